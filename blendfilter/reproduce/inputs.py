@@ -8,8 +8,9 @@ trims (section 4.3), and so these rows measure what a judged question gains, not
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -104,35 +105,35 @@ class RowOptions:
     concurrency: int = CONCURRENCY
 
 
+@dataclass
 class RowInputs:
     """Makes what rows need, each thing once, and keeps notes of it.
 
-    Args:
+    Attributes:
         lm: the model that judges for overlays.
         make_scorer: makes what gives CXMI its log-probabilities, from where its scores are kept.
         scratch: the folder of a plan, which calls no model and makes nothing in `folder`.
+        notes: what was made, and what could not be, a line each.
+        errors: questions that could not be judged.
 
     Raises: BadArgument for a program that no row takes. MissingFile, BadData: demonstrations that cannot be read.
     UnknownName: a task, a measure or a model that there is none of.
     """
 
-    def __init__(
-        self,
-        table: PaperTable,
-        lm: ConnectedLM,
-        folder: Path,
-        options: RowOptions = RowOptions(),
-        *,
-        make_scorer: Callable[[Path], KeptScorer] | None = None,
-        scratch: Path | None = None,
-        say: Say = lambda line: None,
-    ) -> None:
-        self.options, self.errors = options, 0
-        self._table, self._lm, self._folder, self._scratch = table, lm, folder, scratch
-        self._say, self._make_scorer = say, make_scorer
-        if scratch is not None:
-            self._say, self._make_scorer = lambda line: None, None
-        self._notes = dict[str, None]()
+    table: PaperTable
+    lm: ConnectedLM
+    folder: Path
+    options: RowOptions = RowOptions()
+    make_scorer: Callable[[Path], KeptScorer] | None = None
+    scratch: Path | None = None
+    say: Say = lambda line: None
+    notes: list[str] = field(default_factory=list)
+    errors: int = 0
+
+    def __post_init__(self) -> None:
+        table, options = self.table, self.options
+        if self.scratch is not None:
+            self.say, self.make_scorer = lambda line: None, None
         self._oracles: dict[tuple[str, Measure], Oracle | NotHere] = {}
         self._overlays: dict[tuple[Any, ...], TrimFolder] = {}
         settings = [row.settings(task) for row in table.rows for task in table.tasks]
@@ -176,15 +177,11 @@ class RowInputs:
                 )
 
     def _given(self, option: str, words: Iterable[str], prefixes: str = "") -> list[Given]:
-        return [Given.of(word, option, self._table.tasks, prefixes) for word in words]
-
-    @property
-    def notes(self) -> list[str]:
-        """What was made, and what could not be, a line each."""
-        return list(self._notes)
+        return [Given.of(word, option, self.table.tasks, prefixes) for word in words]
 
     def _note(self, line: str) -> None:
-        self._notes[line] = None
+        if line not in self.notes:
+            self.notes.append(line)
 
     def wording(self, name: str, task: str, *, trained: bool = False) -> TaskWording:
         """The wording of that name, with the demonstrations given for `task` and the cap of long replies asked for.
@@ -215,7 +212,7 @@ class RowInputs:
         if model is None and called and row.model("filter_lm", task) is None:
             model = value_for(self._models, task, called)
             if model is None:
-                model = default = self._table.models[called]
+                model = default = self.table.models[called]
         if model == "":
             raise NotHere(
                 f"no {called} model is named (--filter-model {called}:[TASK=]FOLDER; docs/training.md)"
@@ -313,15 +310,15 @@ class RowInputs:
         what = f"silver contexts of {task}"
         settings = settings_of(questions[:], oracle, retriever, k)
         name = digest(settings | {"data": questions.fingerprint})[:8]
-        folder = (self._scratch or self._folder) / SILVER_FOLDER
+        folder = (self.scratch or self.folder) / SILVER_FOLDER
         path = folder / f"{task}-{oracle.measure}-k{k}-{len(questions)}-{name}.jsonl"
         if not path.exists():
-            self._say(f"{what} by {oracle.measure}, K={k}: {path.name}")
+            self.say(f"{what} by {oracle.measure}, K={k}: {path.name}")
 
         def progress(phase: str, done: int, total: int | None = None, /) -> None:
             # a line a batch where a model is called, which takes its time
             if oracle.measure == CXMI:
-                self._say(f"{what}: {done} of {total} questions")
+                self.say(f"{what}: {done} of {total} questions")
 
         make_silver(questions, oracle, path, retriever=retriever, k=k, progress=progress)
         return path
@@ -348,10 +345,10 @@ class RowInputs:
         task = questions.task.name
         if measure != CXMI:
             return Oracle(measure, task=task)
-        if self._make_scorer is None:
+        if self.make_scorer is None:
             return NotHere("no plan does it: cxmi scores every sentence of the passages")
         try:
-            scorer = self._make_scorer(self._folder / SILVER_FOLDER / f"{task}-{CXMI}.journal")
+            scorer = self.make_scorer(self.folder / SILVER_FOLDER / f"{task}-{CXMI}.journal")
             wording = self.wording(questions.task.wording, task)
             oracle = Oracle(
                 CXMI, task=task, scorer=scorer, wording=wording, prompts=self.options.prompts
@@ -402,29 +399,29 @@ class RowInputs:
             check_leak(select, questions, (), OTHERS)
         judge = select.judge
         of = (retriever.fingerprint, questions.fingerprint, judge.identity())
-        key = digest(*of, self._lm.name, self._lm.identity)
+        key = digest(*of, self.lm.name, self.lm.identity)
         named = [str(rule["name"]) for rule in judge.identity()["rules"]]
         name = "-".join([task, *named, f"k{k}", kind, str(len(questions)), key[:8]])
         what = f"{task}: {kind} trimmed by {len(questions)} questions under {'+'.join(named)}"
-        place = self._folder / TRIMMED_FOLDER / name
+        place = self.folder / TRIMMED_FOLDER / name
         fresh = not place.exists()
-        if fresh and self._scratch is not None:
+        if fresh and self.scratch is not None:
             most = f"{len(questions) * k:,} calls of the judge at most"
             self._note(f"{what}: {most}; rows that judge share them")
-            place = self._scratch / TRIMMED_FOLDER / name
+            place = self.scratch / TRIMMED_FOLDER / name
         folder = (
             TrimFolder.create(retriever, place, k=k, threshold=1)
             if fresh
             else TrimFolder.read(place)
         )
-        if fresh and self._scratch is not None:
+        if fresh and self.scratch is not None:
             trim(retriever, spread(questions, _PILOT), judge, folder, lm=connect("offline"))
             return folder
         failed = 0
-        if self._scratch is None:
-            self._say(f"trimming: {TRIMMED_FOLDER}/{name}")
+        if self.scratch is None:
+            self.say(f"trimming: {TRIMMED_FOLDER}/{name}")
             if fresh:
-                others = [*journals_of(self._folder, task), *journals_of(place.parent, task)]
+                others = [*journals_of(self.folder, task), *journals_of(place.parent, task)]
                 # a prompt that was answered once is not paid for again
                 with Journal(folder.journal) as mine:
                     for other in others:
@@ -436,18 +433,20 @@ class RowInputs:
                 questions[:],
                 judge,
                 folder,
-                lm=self._lm,
+                lm=self.lm,
                 concurrency=self.options.concurrency,
                 reuse=False,
             )
             failed = len(found.errors)
             self.errors += failed
         there = folder.state()
-        accepted, rejected, silent = (
-            sum(len(getattr(verdicts, side)) for verdicts in there.judged.values())
-            for side in ("accepted", "rejected", "silent")
+        verdicts = Counter(
+            verdict for judged in there.judged.values() for verdict in judged.verdicts.values()
         )
-        counts = f"{accepted:,} passages accepted, {rejected:,} rejected, {silent:,} without a verdict"
+        counts = (
+            f"{verdicts[True]:,} passages accepted, {verdicts[False]:,} rejected, "
+            f"{verdicts[None]:,} without a verdict"
+        )
         self._note(
             f"{what}: {len(there.judged):,} judged, {counts}; pairs separated: {there.separations():,}"
         )

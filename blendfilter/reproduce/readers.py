@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import dspy
@@ -60,36 +61,33 @@ def with_models(
     return table.model_copy(update={"rows": tuple(rows)}), labels or None
 
 
+@dataclass
 class RowReaders:
     """The models of a table's rows.
 
-    Args:
+    Attributes:
         lm: reads the rows that name no reader. filter_lm: answers their filters; None: their readers do.
         connect: makes a model of a name.
+        trained: whether each row is read by a model of its own.
 
     Raises: BadArgument: `lm` was trained to filter, or `filter_lm` to answer.
     """
 
-    def __init__(
-        self,
-        table: PaperTable,
-        lm: ConnectedLM,
-        filter_lm: ConnectedLM | None = None,
-        connect: Callable[[str], ConnectedLM] = connect,
-    ) -> None:
-        self.lm, self.filter_lm = lm, filter_lm
-        self._connect, self._models = connect, dict[str, ConnectedLM]()
-        self._recipe = recipe_of_answerer(lm)
-        if filter_lm is not None:
-            _check_filters(filter_lm)
-        self._labels = list(dict.fromkeys(row.label for row in table.rows if row.reads))
-        named = any(row.lm for row in table.rows)
-        self.trained = bool(self._labels) and (named or self._generates)
-        """Whether each row is read by a model of its own."""
+    table: PaperTable
+    lm: ConnectedLM
+    filter_lm: ConnectedLM | None = None
+    connect: Callable[[str], ConnectedLM] = connect
 
-    @property
-    def _generates(self) -> bool:
-        return self._recipe.get("part") == GENERATOR
+    def __post_init__(self) -> None:
+        self._models = dict[str, ConnectedLM]()
+        self._recipe = recipe_of_answerer(self.lm)
+        self._generates = self._recipe.get("part") == GENERATOR
+        if self.filter_lm is not None:
+            _check_filters(self.filter_lm)
+        rows = self.table.rows
+        self._labels = list(dict.fromkeys(row.label for row in rows if row.reads))
+        named = any(row.lm for row in rows)
+        self.trained = bool(self._labels) and (named or self._generates)
 
     def reader(self, row: PaperRow, task: str) -> ConnectedLM:
         """The model that answers in a row.
@@ -122,15 +120,15 @@ class RowReaders:
 
         Raises: NotHere: it would be the generator. BadArgument: the row has no filter that asks a model.
         """
-        asking = [each for each in filter_predictors(method).values() if each.lm is None]
+        asks = any(each.lm is None for each in filter_predictors(method).values())
         if (name := row.model("filter_lm", task)) is not None:
-            if not asking:
+            if not asks:
                 raise BadArgument(
                     f"{row.label} has no filter that asks a model: leave {row.label}.filter-lm out"
                 )
             return self._connected(row, "filter-lm", name, _check_filters)
-        if not asking or self.filter_lm is not None:
-            return self.filter_lm if asking else None
+        if not asks or self.filter_lm is not None:
+            return self.filter_lm if asks else None
         if (self.trained and row.reads) or recipe_of(lm).get("part") == GENERATOR:
             raise NotHere(
                 f"no filter is named that was trained for it (--row {row.label}.filter-model=[TASK=]DIR; "
@@ -143,7 +141,7 @@ class RowReaders:
     ) -> ConnectedLM:
         try:
             if name not in self._models:
-                self._models[name] = self._connect(name)
+                self._models[name] = self.connect(name)
             check(self._models[name])
             return self._models[name]
         except BlendFilterError as error:
@@ -163,14 +161,11 @@ class RowReaders:
 
 def _check_filters(lm: ConnectedLM) -> None:
     part = recipe_of(lm).get("part")
-    if part == GENERATOR:
-        raise BadArgument(
-            f"{lm.name} was trained as {worded(GENERATOR)}: it chooses no passages. Name another model for the filter"
-        )
     if part is not None:
-        raise BadArgument(
-            f"{lm.name} was trained as {worded(part)}, and reads no other prompt: name it as the row's filter-model"
-        )
+        why = ", and reads no other prompt: name it as the row's filter-model"
+        if part == GENERATOR:
+            why = ": it chooses no passages. Name another model for the filter"
+        raise BadArgument(f"{lm.name} was trained as {worded(part)}{why}")
 
 
 def _reads(recipe: Mapping[str, Any]) -> str:

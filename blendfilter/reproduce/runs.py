@@ -466,45 +466,40 @@ def plan(wanted: Sequence[TableRun], *, repeats: int = 1, pilot: int = PILOT) ->
     distinct = {run.folder: run for run in wanted}
     journals = {folder for run in wanted for folder in journals_of(run.folder.parent, run.task)}
     estimator = Estimator(sorted(journals))
+    costs = []
     with tempfile.TemporaryDirectory(prefix="blendfilter-plan-") as scratch:
-        costs = tuple(
-            _cost(run, Path(scratch), pilot, estimator, repeats) for run in distinct.values()
-        )
+        for folder, run in distinct.items():
+            rehearsed = Path(scratch) / folder.name
+            # what earlier runs hold, real ones and rehearsed ones, is taken over
+            reuse = [*earlier(folder, run.task), *journals_of(rehearsed.parent, run.task)]
+            tried, made = rehearse(
+                run.method,
+                replace(run.questions, items=tuple(spread(run.questions, pilot))),
+                run.lm,
+                rehearsed,
+                filter_lm=run.filter_lm,
+                reuse=reuse,
+                name=run.row.method,
+            )
+            answered = len(tried.rows)
+            used = {key for row in tried.rows for _, key in row["calls"]}
+            there = finished(folder)
+            missing = len(left_of(run.questions, repeats, folder)) / answered
+            new = estimator.estimates(made.calls)
+            cost = added(new, "cost")
+            costs.append(
+                RunCost(
+                    run.label,
+                    run.task,
+                    a_question=len(used) / answered,
+                    calls=round(len(used) / answered * len(run.questions) * repeats),
+                    new_calls=round(missing * len(new)),
+                    new_tokens_in=round(missing * added(new, "tokens_in")),
+                    new_tokens_out=round(missing * added(new, "tokens_out")),
+                    new_cost=None if cost is None else missing * cost,
+                    finished=there is not None,
+                    errors=0 if there is None else there.errors,
+                )
+            )
     most = max(len(run.questions) for run in distinct.values())
-    return TableCost(costs, min(pilot, most), estimator.tokenisers, estimator.prices)
-
-
-def _cost(
-    run: TableRun, scratch: Path, pilot: int, estimator: Estimator, repeats: int
-) -> RunCost:
-    """Rehearse some questions of a run; what earlier runs hold, real ones and rehearsed ones, is taken over."""
-    some = replace(run.questions, items=tuple(spread(run.questions, pilot)))
-    reuse = [*earlier(run.folder, run.task), *journals_of(scratch, run.task)]
-    tried, made = rehearse(
-        run.method,
-        some,
-        run.lm,
-        scratch / run.folder.name,
-        filter_lm=run.filter_lm,
-        reuse=reuse,
-        name=run.row.method,
-    )
-    answered = len(tried.rows)
-    used = {key for row in tried.rows for _, key in row["calls"]}
-    a_question = len(used) / answered
-    there = finished(run.folder)
-    missing = len(left_of(run.questions, repeats, run.folder)) / answered
-    new = estimator.estimates(made.calls)
-    cost = added(new, "cost")
-    return RunCost(
-        run.label,
-        run.task,
-        a_question,
-        round(a_question * len(run.questions) * repeats),
-        round(missing * len(new)),
-        round(missing * added(new, "tokens_in")),
-        round(missing * added(new, "tokens_out")),
-        None if cost is None else missing * cost,
-        there is not None,
-        0 if there is None else there.errors,
-    )
+    return TableCost(tuple(costs), min(pilot, most), estimator.tokenisers, estimator.prices)

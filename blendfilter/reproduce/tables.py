@@ -364,7 +364,8 @@ class PaperTable(_Strict):
         if labels is not None:
             wanted = self.named("row", labels, [row.label for row in rows])
             chosen = [row for row in rows if row.label in wanted]
-            rows = [row for row in rows if row in chosen or row in map(self.reference, chosen)]
+            kept = [*chosen, *map(self.reference, chosen)]
+            rows = [row for row in rows if row in kept]
         if methods is not None:
             wanted = self.named("method", methods, [row.method for row in rows])
             rows = [row for row in rows if row.method in wanted]
