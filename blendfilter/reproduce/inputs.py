@@ -9,7 +9,7 @@ trims (section 4.3), and so these rows measure what a judged question gains, not
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -131,18 +131,18 @@ class RowInputs:
     errors: int = 0
 
     def __post_init__(self) -> None:
-        table, options = self.table, self.options
+        table, options, tasks = self.table, self.options, self.table.tasks
         if self.scratch is not None:
             self.say, self.make_scorer = lambda line: None, None
         self._oracles: dict[tuple[str, Measure], Oracle | NotHere] = {}
         self._overlays: dict[tuple[Any, ...], TrimFolder] = {}
-        settings = [row.settings(task) for row in table.rows for task in table.tasks]
+        settings = [row.settings(task) for row in table.rows for task in tasks]
         filters = {setting.get("filter") for setting in settings}
         if any("trimmed" in setting for setting in settings):
             filters.add(JUDGE)
         self._programs = [
             given._replace(prefix=_filter_of(given.value))
-            for given in self._given("--program", options.programs)
+            for given in Given.each(options.programs, "--program", tasks)
         ]
         for given in self._programs:
             if given.prefix not in filters:
@@ -151,18 +151,18 @@ class RowInputs:
                 )
         self._demos = [
             given._replace(value=read_demos(given.value))
-            for given in self._given("--demos", options.demos)
+            for given in Given.each(options.demos, "--demos", tasks)
         ]
-        self._silver = self._given("--silver", options.silver)
+        self._silver = Given.each(options.silver, "--silver", tasks)
         if self._silver and not any("stage" in setting for setting in settings):
             raise BadArgument(
                 f"no row of {table.name} reads a stage of BIDER's synthesis: leave silver= out"
             )
-        self._measures = self._given("--measure", options.measures)
+        self._measures = Given.each(options.measures, "--measure", tasks)
         for given in self._measures:
             if given.value not in MEASURES:
                 raise UnknownName.of("measure", given.value, MEASURES)
-        self._models = self._given("--filter-model", options.models, r"\w[\w-]*")
+        self._models = Given.each(options.models, "--filter-model", tasks, r"\w[\w-]*")
         for given in self._models:
             if not table.models:
                 raise BadArgument(
@@ -175,9 +175,6 @@ class RowInputs:
                     f"which model of {table.name} is {given.value}? "
                     f"Write {first}:{given.value}, or {', '.join(others)}"
                 )
-
-    def _given(self, option: str, words: Iterable[str], prefixes: str = "") -> list[Given]:
-        return [Given.of(word, option, self.table.tasks, prefixes) for word in words]
 
     def _note(self, line: str) -> None:
         if line not in self.notes:

@@ -72,22 +72,28 @@ class Given(NamedTuple):
             raise UnknownName.of("task", given.task, tasks, f"in '{words}'")
         return given
 
+    @classmethod
+    def each(
+        cls, words: Iterable[str], option: str, tasks: Iterable[str], prefixes: str = ""
+    ) -> list[Given]:
+        """All that an option was given."""
+        return [cls.of(word, option, tasks, prefixes) for word in words]
+
     @property
     def own(self) -> bool:
         """Whether it stands for each question's own paragraphs."""
         return (self.option, self.value) == ("--corpus", OWN)
 
 
-def nearest(given: Iterable[Given], task: str, prefix: str = "") -> list[Given]:
+def nearest(given: Sequence[Given], task: str, prefix: str = "") -> list[Given]:
     """Those that fit best: named for both, for the prefix, for the task, for all."""
-    every = list(given)
     for wanted in ((prefix, task), (prefix, ""), ("", task), ("", "")):
-        if fitting := [one for one in every if one[:2] == wanted]:
+        if fitting := [one for one in given if one[:2] == wanted]:
             return fitting
     return []
 
 
-def value_for(given: Iterable[Given], task: str, prefix: str = "") -> Any:
+def value_for(given: Sequence[Given], task: str, prefix: str = "") -> Any:
     """What is given for them, the last where there are several; None: nothing is."""
     found = nearest(given, task, prefix)
     return found[-1].value if found else None
@@ -120,9 +126,9 @@ def gather(
     Raises `BadArgument` for a named task without questions (or, where retrieval is measured, without gold titles), and
     for a retriever without an index.
     """
-    files = [Given.of(words, "--data", TASKS) for words in data]
-    passages = [Given.of(words, "--index", TASKS, _ROLES) for words in index]
-    passages += [Given.of(words, "--corpus", TASKS, _ROLES) for words in corpus]
+    files = Given.each(data, "--data", TASKS)
+    passages = Given.each(index, "--index", TASKS, _ROLES)
+    passages += Given.each(corpus, "--corpus", TASKS, _ROLES)
     rows = [row for row in table.rows if row.retrieves]
     roles = list(dict.fromkeys(map(table.role, rows)))
     found = TableSources()
