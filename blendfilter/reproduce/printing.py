@@ -90,7 +90,7 @@ def notes(result: TableResult) -> Iterator[str]:
         yield f"† {UPPER_BOUND}"
     if any(line.difference is not None for line in lines):
         of = table.published_n
-        words = f"{table.n} questions" if of is None else f"{of:,} questions or more"
+        words = f"{table.n:,} questions" if of is None else f"{of:,} questions or more"
         # a half right is the widest; a mean of shares varies no more
         widest = 196 * math.sqrt(0.25 / (of or table.n))
         yield "vs published: measured - published, in points"

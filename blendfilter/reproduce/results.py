@@ -313,7 +313,7 @@ def _line(
     if len(point.pairs) < 2:
         # what was published as inclusion says not whether it was normalised: both stand beside it
         published = getattr(printed, "inclusion" if measure == RAW else measure, None)
-    known = run and not point.failed and format_of(measure).digits is None
+    known = values is not None and not point.failed and format_of(measure).digits is None
     used = [per_question(each) for _, each in point.pairs]
     return ResultLine(
         task=one.task,

@@ -283,6 +283,11 @@ class Sampling(_Strict):
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
 
 
+def name_of_model(lm: str) -> str:
+    """A model's name without its owner or provider, as names are compared."""
+    return lm.rpartition("/")[2].casefold()
+
+
 class PaperTable(_Strict):
     """A table or figure: its place in the paper, the paper's settings, and its rows.
 
@@ -375,7 +380,7 @@ class PaperTable(_Strict):
         """Whether the model called `lm` is the table's reader, or another one of its blocks."""
         reader = self.reader if reader is None else reader
         names = (reader, *self.readers.get(reader, ()))
-        return lm.rpartition("/")[2].casefold() in map(str.casefold, names)
+        return name_of_model(lm) in map(name_of_model, names)
 
     def read_by(self, lm: str) -> PaperTable:
         """The table with the block of the model called `lm`, where it has one; else its own."""

@@ -52,7 +52,7 @@ from blendfilter.files import AnyPath, path_of
 from blendfilter.filters.base import own_filter_lm
 from blendfilter.filters.written import recipe_of
 from blendfilter.prompting import PAPER, Prompts
-from blendfilter.reproduce.tables import PaperTable, parsed
+from blendfilter.reproduce.tables import PaperTable, name_of_model, parsed
 from blendfilter.table import Table
 from blendfilter.tasks import TASKS
 
@@ -381,12 +381,14 @@ def _compared(stated: StatedSetting, run: Run, reads: bool) -> Iterator[tuple[st
     reader, filter_lm = settings["lm"]["name"], filter_lm_of(settings)
     if stated.task and settings["task"] != stated.task:
         yield "task", settings["task"], stated.task
-    if (reads and run.offline) or (stated.reader and _model(reader) != _model(stated.reader)):
+    if (reads and run.offline) or (
+        stated.reader and name_of_model(reader) != name_of_model(stated.reader)
+    ):
         yield "reader", reader, stated.reader or "a model"
     other = stated.filter_lm or stated.reader
     # where the paper filters by a model of its own, a run whose reader filters has another setting
     own = filter_lm or (reader if stated.filter_lm else "")
-    if own and other and _model(own) != _model(other):
+    if own and other and name_of_model(own) != name_of_model(other):
         yield "filter model", own, other
     indexes = settings["retrievers"]
     if stated.index and not indexes:
@@ -401,10 +403,6 @@ def _compared(stated: StatedSetting, run: Run, reads: bool) -> Iterator[tuple[st
     prompts = settings["method"].get("prompts", "ours")
     if stated.prompts and prompts != stated.prompts:
         yield "prompts", prompts, stated.prompts
-
-
-def _model(name: str) -> str:
-    return name.rpartition("/")[2].casefold()
 
 
 def _same_corpus(stated: StatedSetting, searched: Record) -> bool:

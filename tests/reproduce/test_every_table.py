@@ -81,6 +81,12 @@ def test_every_figure_that_is_stored_is_shown(name: str, over_the_sample: Callab
 
 
 @pytest.mark.parametrize("name", tables.names())
+def test_what_has_no_value_differs_from_nothing(name: str, over_the_sample: Callable[[str], Made]) -> None:
+    lines = over_the_sample(name).result.lines
+    assert all(line.difference is line.verdict is None for line in lines if line.missing or line.failed)
+
+
+@pytest.mark.parametrize("name", tables.names())
 def test_every_row_is_tested_against_its_reference(name: str, over_the_sample: Callable[[str], Made]) -> None:
     """Holm counts them all. A reference without its model was not run, and nothing is tested against it."""
     table, found = tables.read(name), over_the_sample(name).result.lines

@@ -147,6 +147,8 @@ def test_the_papers_models_are_known_by_the_names_that_serve_them() -> None:
     }
     assert {lm: two.read_by(lm).reader for lm in served} == served
     assert [two.read_by(lm).is_reader(lm) for lm in served] == [True, True, False]
+    own = two.model_copy(update={"reader": "tiiuae/falcon-7b"})
+    assert own.is_reader("hf/tiiuae/Falcon-7B"), "a user's table may name the owner too"
     assert row(two.read_by("tiiuae/falcon-7b"), "CDIT", INDEXES[0]).average_gain == 0.0328
     with pytest.raises(BadArgument, match="cdit-table9 prints one model's figures"):
         tables.read("cdit-table9").with_all_blocks()
