@@ -54,6 +54,7 @@ from blendfilter.filters.written import (
 from blendfilter.journal import FILE, Journal
 from blendfilter.lm.budget import Budget
 from blendfilter.lm.checkpoints import (
+    Checkpoint,
     checkpoint_of,
     fingerprint,
     open_checkpoint,
@@ -96,7 +97,7 @@ from blendfilter.training.recipes import (
     write_recipe,
 )
 from blendfilter.training.settings import PPOSettings, TrainingSettings
-from blendfilter.training.silver import silver_set
+from blendfilter.training.silver import SilverSet, silver_set
 from blendfilter.training.trainer import GOES_ON, out_of_memory
 
 CONCURRENCY = 8
@@ -172,8 +173,7 @@ def align_bider(
         leave_out=leave_out,
         limit=limit,
     )
-    silver_task = data.recipe["silver"]["task"]
-    wording = TaskWording.of(TASKS[silver_task].wording).with_demos(demos)
+    wording = TaskWording.of(TASKS[data.recipe["silver"]["task"]].wording).with_demos(demos)
     context = RunContext(connect(reader), concurrency=CONCURRENCY, budget=budget)
     recipe_of_answerer(context.model)
     checkpoint = checkpoint_of(distilled)
@@ -196,33 +196,12 @@ def align_bider(
     if check_recipe(out, made):
         _clear(out)
         return Aligned(out, read_recipe(out), steps_in(out))
-    tokenizer, config = open_tokenizer(checkpoint), open_config(checkpoint)
-    every = [
-        prompt_ids(tokenizer, example.prompt, chat=reading.chat) for example in data.examples
-    ]
-    most = reading.max_input_tokens
-    if positions := positions_of(
-        config
-    ):  # as in the distillation, and with room for what is written
-        most = min(most, positions - settings.max_new_tokens * (not config.is_encoder_decoder))
-    readable = [at for at, each in enumerate(every) if len(each) <= most]
-    if not readable:
-        raise EmptyData(
-            f"each of the {len(every)} prompts has more than {most:,} tokens, which the refiner reads"
-        )
-    ids, rows = [every[at] for at in readable], [data.rows[at] for at in readable]
+    readable = _readable(data, checkpoint, reading, settings.max_new_tokens)
+    ids, rows = list(readable.values()), [data.rows[at] for at in readable]
     partial = out.with_name(f"{out.name}.partial")
-
-    def has_begun() -> bool:
-        """Whether the reader answered: what was paid for is kept."""
-        if not (partial / READER / FILE).exists():
-            return False
-        with Journal(partial / READER, "replay") as answers:
-            return any(not record.get("error") for record in answers.records("call"))
-
     with (
         writing(partial, GOES_ON),
-        alone_in(partial, made, out, has_begun),
+        alone_in(partial, made, out, lambda: _has_answered(partial)),
         Journal(partial / READER) as journal,
         context.opened(journal),
         out_of_memory(LESS),
@@ -240,7 +219,7 @@ def align_bider(
         result = {
             **reward_change(rewards_by_step),
             **rewards.figures({place for step in steps for place in step.places}),
-            "left_out_too_long": len(every) - len(ids),
+            "left_out_too_long": len(data.rows) - len(rows),
         }
         _save(policy, partial)
         write_questions(partial, (row.question for row in rows), trained_on(checkpoint))
@@ -250,6 +229,33 @@ def align_bider(
         partial.rename(out)
         _clear(out)
     return Aligned(out, read_recipe(out), steps)
+
+
+def _readable(
+    data: SilverSet, checkpoint: Checkpoint, reading: TrainingSettings, written: int
+) -> dict[int, list[int]]:
+    """The prompts that the refiner reads, with room for what is `written`, by place. Raises: EmptyData for none."""
+    tokenizer, config = open_tokenizer(checkpoint), open_config(checkpoint)
+    most = reading.max_input_tokens
+    if positions := positions_of(config):  # as in the distillation
+        most = min(most, positions - written * (not config.is_encoder_decoder))
+    every = (
+        prompt_ids(tokenizer, example.prompt, chat=reading.chat) for example in data.examples
+    )
+    readable = {at: ids for at, ids in enumerate(every) if len(ids) <= most}
+    if not readable:
+        raise EmptyData(
+            f"each of the {len(data.examples)} prompts has more than {most:,} tokens, which the refiner reads"
+        )
+    return readable
+
+
+def _has_answered(partial: Path) -> bool:
+    """Whether the reader answered: what was paid for is kept."""
+    if not (partial / READER / FILE).exists():
+        return False
+    with Journal(partial / READER, "replay") as answers:
+        return any(not record.get("error") for record in answers.records("call"))
 
 
 def _clear(out: Path) -> None:

@@ -122,12 +122,7 @@ def trim(
     if not texts:
         raise EmptyData("no questions to judge for")
     index = as_retriever(index)
-    if isinstance(folder, TrimFolder):
-        overlay = folder
-    elif is_trimmed(folder):
-        overlay = TrimFolder.read(folder)
-    else:
-        overlay = TrimFolder.create(index, folder, k=DEPTH if k is None else k)
+    overlay = _overlay_of(folder, index, k)
     if isinstance(similar, str):
         overlay, similar = overlay.set(similar=similar), None
     overlay.check(index, k)
@@ -151,10 +146,7 @@ def trim(
         known = {
             name: judged
             for name, judged in before.judged.items()
-            # what another judge closed without one verdict is judged anew
-            if not judged.silent
-            or len(judged.silent) < len(judged.verdicts)
-            or judged.by == session.by
+            if _stands(judged, session.by)
         }
         plan = plan_questions(
             texts, known, near, overlay.min_similarity, guard=rules, progress=progress
@@ -171,23 +163,17 @@ def trim(
                 "higher limit goes on"
             ) from error
         after, total = Witnesses.read(path, overlay.pairing), spent_in(journal, prices)
+    reused, waiting = _reused(plan, after)
     errors = [
         FailedQuestion(outcome.planned.question, words_of(outcome.error))
         for outcome in done
         if outcome.error is not None
     ]
-    judged, reused = len(done) - len(errors), list[JudgedQuestion]()
-    for planned in plan:
-        if planned.kind == "reuse" and planned.source in after.judged:
-            reused.append(after.judged[planned.source])
-        elif planned.kind == "reuse":
-            why = "it waits for the verdicts of a question like it, which failed"
-            errors.append(FailedQuestion(planned.question, why))
     verdicts = Counter(verdict for outcome in done for verdict in outcome.verdicts.values())
     return Trimming(
         place=str(overlay.place),
         questions=len(plan),
-        judged=judged,
+        judged=len(done) - len(errors),
         known=sum(planned.kind == "known" for planned in plan),
         reused=len(reused),
         saved=sum(len(question.verdicts) for question in reused),
@@ -201,9 +187,41 @@ def trim(
         one_way=overlay.one_way,
         spent=total - spent,
         total=total,
-        errors=tuple(errors),
+        errors=(*errors, *waiting),
         dropped=_would_drop(index, texts, overlay, rules, before, after) if dry_run else None,
     )
+
+
+def _overlay_of(
+    folder: TrimFolder | str | os.PathLike[str], index: Retriever, k: int | None
+) -> TrimFolder:
+    """The overlay itself, that of its folder, or a new one."""
+    if isinstance(folder, TrimFolder):
+        return folder
+    if is_trimmed(folder):
+        return TrimFolder.read(folder)
+    return TrimFolder.create(index, folder, k=DEPTH if k is None else k)
+
+
+def _stands(judged: JudgedQuestion, judge: JudgedBy) -> bool:
+    """Whether its verdicts stay: what another judge closed without one verdict is judged anew."""
+    return not judged.silent or len(judged.silent) < len(judged.verdicts) or judged.by == judge
+
+
+def _reused(
+    plan: Sequence[PlannedQuestion], after: Witnesses
+) -> tuple[list[JudgedQuestion], list[FailedQuestion]]:
+    """The questions whose verdicts others took over, one for each that did; and who waits for one that failed."""
+    reused, waiting = list[JudgedQuestion](), list[FailedQuestion]()
+    for planned in plan:
+        if planned.kind != "reuse":
+            continue
+        if planned.source in after.judged:
+            reused.append(after.judged[planned.source])
+        else:
+            why = "it waits for the verdicts of a question like it, which failed"
+            waiting.append(FailedQuestion(planned.question, why))
+    return reused, waiting
 
 
 def _would_drop(
