@@ -19,6 +19,7 @@ from collections import Counter, defaultdict
 from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -40,7 +41,7 @@ from blendfilter.evaluation.runner import as_questions, evaluated
 from blendfilter.files import AnyPath, path_of, paths_of
 from blendfilter.journal import FILE, Journal
 from blendfilter.lm.batches import MOST_LINES, Batch, Gatherer
-from blendfilter.lm.budget import Amount, Budget, spent_in
+from blendfilter.lm.budget import Amount, Budget, reply_cap, spent_in
 from blendfilter.lm.journaled import prompt_of, text_of
 from blendfilter.lm.model import ConnectedLM, connect
 from blendfilter.lm.offline import OfflineEngine
@@ -73,11 +74,6 @@ _HEADER = (
     "at most",
     "cost",
     "at most",
-)
-_LIMITS = (
-    ("calls", "--max-calls", ""),
-    ("tokens", "--max-tokens", ""),
-    ("dollars", "--max-cost", "$"),
 )
 
 
@@ -129,12 +125,10 @@ class Rehearsal:
 
     async def _complete(self, lm: ConnectedLM, request: lm15.Request) -> lm15.Response:
         response = await self._reader.complete(request)
-        reply = "".join(
-            part.text for part in response.message.parts if isinstance(part, lm15.TextPart)
-        )
-        cap = getattr(lm.inner, "reply_cap", lambda request: request.config.max_tokens)
-        turn, prompt = (asker().repeat, asker().question), text_of(prompt_of(request))
-        self.calls.append(RehearsedCall(turn, asker().stage, prompt, reply, cap(request), lm))
+        reply = "".join(part.text for part in response.message.parts_of(lm15.TextPart))
+        here, prompt, cap = asker(), text_of(prompt_of(request)), reply_cap(lm.inner, request)
+        turn = here.repeat, here.question
+        self.calls.append(RehearsedCall(turn, here.stage, prompt, reply, cap, lm))
         if self._gatherer is not None:
             await self._gatherer.join(None)
         return response
@@ -196,6 +190,10 @@ def rehearse(
 # --- the estimate ---------------------------------------------------------------------------------------------------
 
 
+Growth = dict[str, tuple[float, float | None]]
+"""By an earlier reply, how many tokens longer than it the model's is, and is at most."""
+
+
 class CallEstimate(NamedTuple):
     """One call's tokens and dollars; None where unknown, or (at most) where the reply has no cap."""
 
@@ -209,10 +207,15 @@ class CallEstimate(NamedTuple):
     measured: bool
 
 
+def known_sum(values: Iterable[Any]) -> Any:
+    """The sum of the values; None where any is None."""
+    values = list(values)
+    return None if None in values else sum(values)
+
+
 def added(estimates: Iterable[Any], figure: str) -> Any:
     """The sum of one of the `FIGURES`; None where it is None anywhere."""
-    values = [getattr(estimate, figure) for estimate in estimates]
-    return None if None in values else sum(values)
+    return known_sum(getattr(estimate, figure) for estimate in estimates)
 
 
 class Estimator:
@@ -257,13 +260,11 @@ class Estimator:
 
     def estimates(self, calls: Iterable[RehearsedCall]) -> list[CallEstimate]:
         """An estimate a call, in their order."""
-        replies: dict[AnswerKey, dict[str, tuple[float, float | None]]] = {}
-        return [self._estimate(call, replies.setdefault(call.turn, {})) for call in calls]
+        growth = defaultdict[AnswerKey, Growth](dict)
+        return [self._estimate(call, growth[call.turn]) for call in calls]
 
-    def _estimate(
-        self, call: RehearsedCall, earlier: dict[str, tuple[float, float | None]]
-    ) -> CallEstimate:
-        """`earlier`: by what it grows, and grows at most, for each earlier reply that the prompt may contain."""
+    def _estimate(self, call: RehearsedCall, earlier: Growth) -> CallEstimate:
+        """`earlier`: that of replies that the prompt may contain."""
         lm, cap = call.lm, call.cap
         price = None if (full := lm.terms.price) is None else full.times(self._rate)
         if lm.name not in self._models:
@@ -272,14 +273,13 @@ class Estimator:
             self._models[lm.name] = lm, counter
         count = self._models[lm.name][1].count
         here, past = count(call.reply), self._replies[lm.name, call.stage]
-        expected: float = sum(past) / len(past) if past else here
+        expected = fmean(past) if past else float(here)
         if cap is not None:
             expected = min(expected, cap)
         grown = [growth for text, growth in earlier.items() if text in call.prompt]
         counted = count(call.prompt)
         prompt = counted + sum(growth for growth, _ in grown)
-        bounds = [most for _, most in grown if most is not None]
-        most = counted + sum(bounds) if len(bounds) == len(grown) else None
+        most = known_sum([counted, *(growth for _, growth in grown)])
         if len(text := call.reply.strip()) >= SHORTEST:
             earlier[text] = expected - here, None if cap is None else cap - here
         cost = None if price is None else price.of(round(prompt), round(expected))
@@ -300,7 +300,7 @@ class Estimator:
             if not past:
                 return None
             side_by_side = min(at_once, getattr(call.lm.inner, "batch_size", at_once))
-            total += sum(past) / len(past) / side_by_side
+            total += fmean(past) / side_by_side
         return total or None
 
 
@@ -333,6 +333,70 @@ class PlannedStage:
     cost_most: float | None
     measured: bool
     models: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The answers that a plan is made from, each of which stands for `factor` of those still to be given."""
+
+    answers: Sequence[AnswerKey]
+    factor: float
+
+    def figures(
+        self, calls: Iterable[RehearsedCall], estimator: Estimator, concurrency: int
+    ) -> dict[str, Any]:
+        """What the `calls` of the sample say of the whole run, by the fields of its `RunPlan`."""
+        sampled = (call for call in calls if call.turn in self.answers)
+        estimates = estimator.estimates(sampled)
+        seconds = estimator.seconds(estimates, concurrency)
+        by_model, paced = dict[str, PlannedStage](), list[float]()
+        for lm in {estimate.call.lm.name: estimate.call.lm for estimate in estimates}.values():
+            called = [estimate for estimate in estimates if estimate.call.lm.name == lm.name]
+            one = by_model[lm.name] = self._total(f"of {lm.name}", called)
+            if (pace := lm.terms.pace) is not None:
+                tokens = one.tokens_in + one.tokens_out
+                takes = (one.calls, pace.requests_per_minute), (tokens, pace.tokens_per_minute)
+                # what fits into the first minute goes out at once
+                paced += [60 * max(0.0, amount / limit - 1) for amount, limit in takes if limit]
+        return {
+            "stages": self._stages(estimates),
+            "total": self._total("total", estimates),
+            "by_model": by_model,
+            "seconds": None if seconds is None else seconds * self.factor,
+            "paced": max(paced, default=None),
+            "tokenisers": estimator.tokenisers,
+            "prices": estimator.prices,
+        }
+
+    def _stages(self, estimates: Iterable[CallEstimate]) -> tuple[PlannedStage, ...]:
+        by_stage = defaultdict[str, list[CallEstimate]](list)
+        for estimate in estimates:
+            by_stage[estimate.call.stage or "call"].append(estimate)
+        return tuple(self._stage(name, calls) for name, calls in by_stage.items())
+
+    def _total(self, name: str, estimates: Sequence[CallEstimate]) -> PlannedStage:
+        """All of them under one name, as the sums of their stages' rounded figures."""
+        stages = self._stages(estimates)
+        sums = {figure: added(stages, figure) for figure in ("calls", *FIGURES)}
+        return replace(self._stage(name, estimates), **sums)
+
+    def _stage(self, name: str, estimates: Sequence[CallEstimate]) -> PlannedStage:
+        figures = {figure: added(estimates, figure) for figure in FIGURES}
+        for figure, value in figures.items():
+            if value is not None:
+                scaled = self.factor * value
+                figures[figure] = scaled if figure.startswith("cost") else round(scaled)
+        counted = Counter(estimate.call.turn for estimate in estimates)
+        numbers = [counted[answer] for answer in self.answers] or [0]
+        return PlannedStage(
+            name,
+            round(self.factor * len(estimates)),
+            min(numbers),
+            max(numbers),
+            **figures,
+            measured=all(estimate.measured for estimate in estimates),
+            models=tuple(dict.fromkeys(estimate.call.lm.name for estimate in estimates)),
+        )
 
 
 @dataclass(frozen=True)
@@ -427,18 +491,16 @@ class RunPlan:
     def _fits(self) -> Iterator[str]:
         """A line for each limit: whether it is enough."""
         total = self.total
-        most = None
-        if total.tokens_in_most is not None and total.tokens_out_most is not None:
-            most = total.tokens_in_most + total.tokens_out_most
-        takes: dict[str, tuple[float | None, float | None]] = {
-            "calls": (total.calls, total.calls),
-            "tokens": (total.tokens_in + total.tokens_out, most),
-            "dollars": (total.cost, total.cost_most),
-        }
-        for name, option, sign in _LIMITS:
+        tokens_most = known_sum((total.tokens_in_most, total.tokens_out_most))
+        takes = (
+            ("calls", "--max-calls ", total.calls, total.calls),
+            ("tokens", "--max-tokens ", total.tokens_in + total.tokens_out, tokens_most),
+            ("dollars", "--max-cost $", total.cost, total.cost_most),
+        )
+        for name, option, expected, at_most in takes:
             if self.budget is None or (limit := getattr(self.budget, name)) is None:
                 continue
-            spent, (expected, at_most) = getattr(self.spent, name), takes[name]
+            spent = getattr(self.spent, name)
             left = limit - spent
             if expected is None:
                 verdict = "it is not known whether that is enough"
@@ -451,8 +513,9 @@ class RunPlan:
                 verdict = "enough"
             else:
                 verdict = "enough as expected, not at most"
+            sign = option.rpartition(" ")[2]
             already = f", {sign}{spent:,.4g} of it spent" if spent else ""
-            yield f"{option} {sign}{limit:,.10g}{already}: {verdict}"
+            yield f"{option}{limit:,.10g}{already}: {verdict}"
 
 
 def _cells(stage: PlannedStage) -> Iterator[str]:
@@ -514,94 +577,51 @@ def plan(
     method = as_program(method)
     every = as_questions(questions, ProgramCall.of(inputs, answer, questions))
     model = _connected(lm or dspy.settings.lm or "offline")
-    folder = None if run is None else path_of(run)
     judge = None if filter_lm is None else _connected(filter_lm)
     # the rehearsal is another model's
-    models = [each for each in (model, judge) if each is not None]
+    models = [model] if judge is None else [model, judge]
     check_leak(method, every, models)
     check_reader(method, model)
-    journals = paths_of(reuse)
-    spent = Amount()
+    journals, spent = paths_of(reuse), Amount()
+    folder = None if run is None else path_of(run)
     if folder is not None and (folder / FILE).is_file():
         journals.insert(0, folder)
         if budget is not None:
+            models += [_connected(own.lm) for own in lms_of(method)]
             with Journal(folder, "replay") as journal:
-                models += [_connected(each.lm) for each in lms_of(method)]
                 spent = spent_in(journal, prices_by_name(models), budget)
     left = left_of(every, repeats, folder)
     ids = {id for _, id in left}
     chosen = spread([question for question in every if question.id in ids], sample)
-    sampled = [key for key in _answer_keys(chosen, repeats) if key in left]
-    calls, rounds = list[RehearsedCall](), list[int]()
-    failed = 0
-    if sampled:
+    answers = [key for key in _answer_keys(chosen, repeats) if key in left]
+    sampled = Sample(answers, len(left) / max(1, len(answers)))
+    made, failed = Rehearsal(), 0
+    if answers:
         some = Questions(tuple(chosen), every.task, every.source)
+        options: dict[str, Any] = {
+            "inputs": inputs,
+            "answer": answer,
+            "name": name,
+            "repeats": repeats,
+        }
+        options |= {"filter_lm": judge, "reuse": journals, "batched": batch is not None}
         with tempfile.TemporaryDirectory(prefix="blendfilter-plan-") as scratch:
-            tried, made = rehearse(
-                method,
-                some,
-                model,
-                Path(scratch) / "run",
-                filter_lm=judge,
-                reuse=journals,
-                repeats=repeats,
-                name=name,
-                batched=batch is not None,
-                inputs=inputs,
-                answer=answer,
-            )
+            tried, made = rehearse(method, some, model, Path(scratch, "run"), **options)
             ended = [row for row in tried.rows if row["error"] is not None]
-            failed = sum((repeat_of(row), row["id"]) in sampled for row in ended)
-        calls = [call for call in made.calls if call.turn in sampled]
-        rounds = made.rounds
-    estimator = Estimator(
-        journals, ask_server=ask_server, rate=1.0 if batch is None else batch.rate
-    )
-    estimates, factor = estimator.estimates(calls), len(left) / max(1, len(sampled))
-
-    def planned(
-        name: str, calls: Sequence[CallEstimate]
-    ) -> tuple[PlannedStage, tuple[PlannedStage, ...]]:
-        """All calls under a name, as the sums of their stages' rounded figures, and these stages."""
-        by_stage = defaultdict[str, list[CallEstimate]](list)
-        for estimate in calls:
-            by_stage[estimate.call.stage or "call"].append(estimate)
-        stages = tuple(_stage(*each, sampled, factor) for each in by_stage.items())
-        sums = {figure: added(stages, figure) for figure in ("calls", *FIGURES)}
-        return replace(_stage(name, calls, sampled, factor), **sums), stages
-
-    total, stages = planned("total", estimates)
-    by_name = {estimate.call.lm.name: estimate.call.lm for estimate in estimates}
-    by_model, paced = dict[str, PlannedStage](), list[float]()
-    for model_name, called in by_name.items():
-        of_model = [each for each in estimates if each.call.lm.name == model_name]
-        one = by_model[model_name] = planned(f"of {model_name}", of_model)[0]
-        if (pace := called.terms.pace) is not None:
-            calls_a_minute, tokens_a_minute = pace.requests_per_minute, pace.tokens_per_minute
-            takes = (
-                (one.calls, calls_a_minute),
-                (one.tokens_in + one.tokens_out, tokens_a_minute),
-            )
-            # what fits into the first minute goes out at once
-            paced += [60 * max(0.0, amount / limit - 1) for amount, limit in takes if limit]
-    seconds = estimator.seconds(estimates, concurrency)
+        failed = sum((repeat_of(row), row["id"]) in answers for row in ended)
+    rate = 1.0 if batch is None else batch.rate
+    estimator = Estimator(journals, ask_server=ask_server, rate=rate)
     return RunPlan(
-        stages=stages,
-        total=total,
+        **sampled.figures(made.calls, estimator, concurrency),
         answers=len(every) * repeats,
         done=len(every) * repeats - len(left),
-        sampled=len(sampled),
+        sampled=len(answers),
         failed=failed,
-        tokenisers=estimator.tokenisers,
-        prices=estimator.prices,
-        seconds=None if seconds is None else seconds * factor,
-        paced=max(paced, default=None),
         concurrency=concurrency,
         budget=budget,
         spent=spent,
-        by_model=by_model,
         batch=batch,
-        rounds=tuple(round(size * factor) for size in rounds),
+        rounds=tuple(round(size * sampled.factor) for size in made.rounds),
     )
 
 
@@ -621,25 +641,3 @@ def spread(questions: Sequence[Question], sample: int) -> list[Question]:
     """So many of them, evenly over the whole set: data sets are often sorted."""
     n = min(sample, len(questions))
     return [questions[int((place + 0.5) * len(questions) / n)] for place in range(n)]
-
-
-def _stage(
-    name: str, estimates: Sequence[CallEstimate], sampled: Sequence[AnswerKey], factor: float
-) -> PlannedStage:
-    figures = {figure: added(estimates, figure) for figure in FIGURES}
-    for figure, value in figures.items():
-        if value is not None:
-            scaled = factor * value
-            figures[figure] = scaled if figure.startswith("cost") else round(scaled)
-    counted = Counter(estimate.call.turn for estimate in estimates)
-    numbers = [counted[key] for key in sampled] or [0]
-    measured = all(estimate.measured for estimate in estimates)
-    return PlannedStage(
-        name,
-        round(factor * len(estimates)),
-        min(numbers),
-        max(numbers),
-        **figures,
-        measured=measured,
-        models=tuple(dict.fromkeys(estimate.call.lm.name for estimate in estimates)),
-    )
