@@ -22,6 +22,7 @@ from blendfilter.files import AnyPath
 from blendfilter.journal import Journal
 from blendfilter.lm.budget import Amount
 from blendfilter.lm.prices import Prices, cost_of, price_in, stated
+from blendfilter.run_context import RunContext, connected_lms
 from blendfilter.version import VERSION
 
 ReadCall = Callable[[str], Record | None]
@@ -101,17 +102,17 @@ class LedgerEntry:
     def stored(self, *, by_model: bool = False) -> Json:
         """What `metrics.json` keeps."""
         cost = self.whole_cost
-        models = (
-            {name: entry.stored() for name, entry in self.models.items()} if by_model else {}
-        )
-        return {
+        kept: Json = {
             "calls": self.calls,
             "tokens_in": None if self.without_tokens else self.tokens_in,
             "tokens_out": None if self.without_tokens else self.tokens_out,
             "cost": None if cost is None else round(cost, 6),
-            **({"cost_by": dict(sorted(self.cost_by.items()))} if self.cost_by else {}),
-            **({"models": models} if models else {}),
         }
+        if self.cost_by:
+            kept["cost_by"] = dict(sorted(self.cost_by.items()))
+        if by_model:
+            kept["models"] = {name: entry.stored() for name, entry in self.models.items()}
+        return kept
 
 
 OwnPrices = Prices | Mapping[str, Prices | None] | None
@@ -164,6 +165,14 @@ def measured(
     entries = ledger(iterate_rows(path), journal.read_call, prices)
     rows = [*map(slim, iterate_rows(path))]
     return summarise(rows, settings, stored(entries), made_by=made_by)
+
+
+def own_prices(context: RunContext) -> dict[str, Prices | None]:
+    """A user's own prices, by the names of a run's models."""
+    models = [context.model]
+    if context.module is not None:
+        models += connected_lms(context.module).values()
+    return {model.name: model.terms.prices for model in models}
 
 
 def model_of(record: Record) -> str:

@@ -42,6 +42,7 @@ from blendfilter.errors import (
     RunMismatch,
     WorkFailed,
 )
+from blendfilter.evaluation.ledger import own_prices
 from blendfilter.evaluation.merging import merge
 from blendfilter.evaluation.own_program import ANSWER, ProgramCall, as_program
 from blendfilter.evaluation.rows import Json, PredictionRow, Record, how_far, key_of
@@ -59,7 +60,7 @@ from blendfilter.lm.prices import Price
 from blendfilter.retrieval.indexes import open_index
 from blendfilter.retrieval.on_ray import LOCAL, connected
 from blendfilter.retrieval.stored import Stored
-from blendfilter.run_context import AnyLM, RunContext, connected_lms
+from blendfilter.run_context import AnyLM, RunContext
 from blendfilter.tasks.base import Questions
 
 RETRIES = 5
@@ -79,9 +80,9 @@ class Ended(NamedTuple):
     spent: Amount
 
     @property
-    def failed(self) -> bool:
-        """Whether it stopped for another reason than its budget."""
-        return self.error is not None and type(self.error) is not BudgetSpent
+    def failure(self) -> BlendFilterError | None:
+        """Its error, unless its budget was spent."""
+        return None if type(self.error) is BudgetSpent else self.error
 
 
 def evaluate_on_ray(
@@ -152,10 +153,9 @@ def evaluate_on_ray(
             f"a budget of {limited} cannot be dealt out to {shards} shards: give more of it"
         )
     with _alone(place) as session, connected(address) as ray:
-        if budget is not None:
-            spent = {
-                number: _spent(path, context.prices, budget) for number, path in folders.items()
-            }
+        spent = {
+            number: _spent(path, context.prices, budget) for number, path in folders.items()
+        }
         payload, models, limits = packed((method, given, asker().options, context.prices), ray)
         payload, paces = ray.put(payload), None
         if limits:
@@ -179,11 +179,7 @@ def evaluate_on_ray(
             _all(ray, start, spent, budget, watch, answers, place)
         finally:
             progress.stop()
-    assert context.module is not None
-    priced = (*connected_lms(context.module).values(), lm)
-    return merge(
-        *folders.values(), out=folder, prices={each.name: each.terms.prices for each in priced}
-    )
+    return merge(*folders.values(), out=folder, prices=own_prices(context))
 
 
 @contextmanager
@@ -216,8 +212,8 @@ def _all(
             ray, {number: start(number, limit) for number, limit in limits.items()}, watch
         )
         for end in ended.values():
-            if end.failed and end.error is not None:
-                raise end.error
+            if end.failure is not None:
+                raise end.failure
         unfinished = [number for number in left if number not in ended or ended[number].error]
         went_on = len(unfinished) < len(left) or any(
             end.spent != spent[number] for number, end in ended.items()
@@ -252,7 +248,7 @@ def _round(ray: Any, started: Mapping[int, Any], watch: _Watch) -> dict[int, End
                         f"shard {by_task[task]} could not be finished ({type(lost).__name__}: {words}); the same "
                         "command goes on where it was"
                     ) from None
-                if end.failed:
+                if end.failure is not None:
                     return ended
     finally:
         for task in pending:
@@ -290,10 +286,8 @@ def _evaluate_shard(
             aio.run(work, "evaluate")
     except BlendFilterError as raised:
         error = raised
-    spent = NOTHING
-    if budget is not None and (error is None or isinstance(error, BudgetSpent)):
-        spent = _spent(place, prices, budget)
-    return Ended(error, spent)
+    ended = Ended(error, NOTHING)
+    return ended if ended.failure else Ended(error, _spent(place, prices, budget))
 
 
 def _check_session(place: Path, session: str) -> None:
@@ -310,9 +304,9 @@ def _check_session(place: Path, session: str) -> None:
         )
 
 
-def _spent(folder: Path, prices: Mapping[str, Price | None], budget: Budget) -> Amount:
-    """What all sessions of a shard took. Raises: RunLocked where one is still at work; BadData."""
-    if not (folder / FILE).is_file():
+def _spent(folder: Path, prices: Mapping[str, Price | None], budget: Budget | None) -> Amount:
+    """What all sessions of a shard took of a budget. Raises: RunLocked where one is still at work; BadData."""
+    if budget is None or not (folder / FILE).is_file():
         return NOTHING
     with Journal(folder, "replay", exclusive=True) as journal:
         return spent_in(journal, prices, budget)
@@ -337,10 +331,8 @@ def dealt(
     total = sum(spent.values(), NOTHING)
     limits: dict[int, Json] = {number: {} for number in among}
     for name, limit in budget.given().items():
-        left = max(0, limit - getattr(total, name))
-        parts: Sequence[float] = [left / len(among)] * len(among)
-        if name != "dollars":
-            parts = parts_of(int(left), len(among))
+        left, count = max(0, limit - getattr(total, name)), len(among)
+        parts = [left / count] * count if name == "dollars" else parts_of(int(left), count)
         for number, part in zip(among, parts, strict=True):
             limits[number][name] = getattr(spent[number], name) + part
     return {number: Budget(**limit) for number, limit in limits.items() if all(limit.values())}

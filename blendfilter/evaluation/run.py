@@ -90,6 +90,16 @@ class Run:
         return self.folder.name
 
     @property
+    def repeats(self) -> int:
+        """How many times each question is answered."""
+        return repeats_in(self.settings)
+
+    @property
+    def answers(self) -> int:
+        """How many answers the finished run has."""
+        return int(self.settings["data"]["n"]) * self.repeats
+
+    @property
     def finished(self) -> bool:
         """Whether the run came to its end."""
         return (self.folder / METRICS).is_file()
@@ -99,10 +109,9 @@ class Run:
         """`metrics.json`."""
         if not self.finished:
             rows = read_rows(self.folder / PREDICTIONS)
-            repeats = repeats_in(self.settings)
-            answers = self.settings["data"]["n"] * repeats
+            far = how_far(rows, self.answers, self.repeats)
             raise MissingFile(
-                f"{self.folder} is not finished: {how_far(rows, answers, repeats)}, {answers - len(rows)} missing; "
+                f"{self.folder} is not finished: {far}, {self.answers - len(rows)} missing; "
                 "run the same command again to go on"
             )
         if not any(iterate_rows(self.folder / PREDICTIONS)):
@@ -150,7 +159,7 @@ class Run:
     @property
     def failed(self) -> bool:
         """Whether every answer ended in an error: what stands as its score is none."""
-        return self.errors >= int(self.metrics["n"]) * repeats_in(self.settings)
+        return self.errors >= int(self.metrics["n"]) * self.repeats
 
     def losses(self) -> dict[str, int]:
         """Where questions are lost: not retrieved, filtered away, answered wrong, an error; and how many are right.
@@ -166,9 +175,7 @@ class Run:
             import pandas as pd
         except ImportError as error:
             raise MissingExtra("frame() wants pandas: pip install pandas") from error
-        return pd.DataFrame(self.rows).set_index(
-            ["id", "repeat"] if repeats_in(self.settings) > 1 else "id"
-        )
+        return pd.DataFrame(self.rows).set_index(["id", "repeat"] if self.repeats > 1 else "id")
 
     @property
     def warnings(self) -> list[str]:

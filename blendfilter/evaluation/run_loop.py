@@ -26,6 +26,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -80,54 +81,51 @@ AnswerKey = tuple[int, str]
 """Repeat and question id: what sets an answer's row apart from the others."""
 
 
+@dataclass(eq=False)
 class RunLoop:
     """One session of a run.
 
-    Args:
-        method: the method, its own models journaled.
+    Attributes:
+        method: the method, its own models journaled once `context` is open.
         questions: what it answers, `repeats` times.
-        context: the open run.
-        pool: threads for synchronous methods; searches and models must find theirs free.
         progress: what each row is reported to.
         call: what the method is called with, and which of its outputs is the answer.
     """
 
-    def __init__(
-        self,
-        method: dspy.Module,
-        questions: Questions,
-        context: RunContext,
-        pool: Executor,
-        progress: RunProgress,
-        repeats: int,
-        call: ProgramCall = ProgramCall(),
-    ) -> None:
-        self.questions = questions
-        self.call = call
-        self.method = method
-        self.task = questions.task
-        self.pool = pool
-        self.progress = progress
-        self.repeats = repeats
-        self.lm, self.journal, self.purse = context.lm, context.journal, context.purse
-        self.admission = Admission(self.purse, self.journal.read_call)
+    method: dspy.Module
+    questions: Questions
+    context: RunContext
+    progress: RunProgress
+    repeats: int
+    call: ProgramCall
+
+    def __post_init__(self) -> None:
+        self.task = self.questions.task
         self.freed = asyncio.Event()
         self.slots = {
-            (n, question.id): question for n in range(1, repeats + 1) for question in questions
+            (n, question.id): question
+            for n in range(1, self.repeats + 1)
+            for question in self.questions
         }
         self.done: dict[AnswerKey, bytes] = {}
         self.file: AppendOnly | None = None
-        indexes = retrievers_of(method)
+        indexes = retrievers_of(self.method)
         self.index = indexes[0] if len(indexes) == 1 else None
         # with the settings of DSPy's that `evaluate` was called under
         self.around = contextvars.copy_context()
         self.unsearched: list[str] = []  # why, for each search for a question alone that failed
 
-    async def lines(self, folder: Path, *, replay: bool, window: int) -> list[bytes]:
+    async def lines(
+        self, folder: Path, pool: Executor, *, replay: bool, window: int
+    ) -> list[bytes]:
         """Every answer's row in order, as its line in the file, at most `window` questions under work at a time.
 
-        Lines, because a row takes three times the room, and a long run has thousands.
+        Lines, because a row takes three times the room, and a long run has thousands. `pool`: threads for synchronous
+        methods; searches and models must find theirs free.
         """
+        self.pool, self.lm = pool, self.context.lm
+        self.journal, self.purse = self.context.journal, self.context.purse
+        self.admission = Admission(self.purse, self.journal.read_call)
         if not replay:
             self.done = self._kept(folder)
             if len(self.done) < len(self.slots):
@@ -380,7 +378,6 @@ class RunProgress:
         self.total = self.before = self.seen = self.errors = self.tokens = 0
         self.reported = 0
         self.tokens_known = True
-        self.began = self.last_line = clock()
         if show and is_terminal(sys.stderr):
             from rich import progress as rich
 
@@ -428,7 +425,7 @@ class RunProgress:
     def tell(self, line: str) -> None:
         """Say what becomes of a batch."""
         if self.bar is not None and self.bar.live.is_started:
-            self.bar.console.print(visible(line), markup=False, highlight=False)
+            self.bar.console.print(line)
         elif self.show:
             note(line)
 

@@ -40,9 +40,9 @@ from blendfilter.evaluation.checks import (
     check_reader,
 )
 from blendfilter.evaluation.control import steered
-from blendfilter.evaluation.ledger import measured
+from blendfilter.evaluation.ledger import measured, own_prices
 from blendfilter.evaluation.own_program import ANSWER, Inputs, ProgramCall, as_program
-from blendfilter.evaluation.rows import failures, repeats_in, shared_failure, slim
+from blendfilter.evaluation.rows import Json, failures, shared_failure, slim
 from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.run_folder import (
     PREDICTIONS,
@@ -65,7 +65,7 @@ from blendfilter.lm.batches import Batch, Batches
 from blendfilter.lm.budget import Budget
 from blendfilter.lm.model import ConnectedLM, connect
 from blendfilter.retrieval.reranked import Reranked
-from blendfilter.run_context import CONCURRENCY, AnyLM, RunContext, connected_lms
+from blendfilter.run_context import CONCURRENCY, AnyLM, RunContext
 from blendfilter.tasks.base import MetricFunction, Questions, check_functions
 
 logger = logging.getLogger(__name__)
@@ -96,12 +96,11 @@ def _concluded(run: Run) -> Run:
     """`run`, as `evaluate` returns it. Warns of errors, with the place that called `evaluate`. Raises: RunFailed."""
     if run.errors:
         rows = [*map(slim, iterate_rows(run.folder / PREDICTIONS))]
-        repeats = repeats_in(run.settings)
         move = f"kept in {run.folder}, where the same evaluation asks them again"
-        if (failure := shared_failure(rows, repeats)) is not None:
+        if (failure := shared_failure(rows, run.repeats)) is not None:
             kind, words = failure
             raise RunFailed(f"{words}; {move}", kind=kind, folder=str(run.folder))
-        warnings.warn(f"{failures(rows, repeats)}; {move}", stacklevel=3)
+        warnings.warn(f"{failures(rows, run.repeats)}; {move}", stacklevel=3)
     return run
 
 
@@ -170,25 +169,17 @@ async def evaluate(
     method = as_program(method)
     call = ProgramCall.of(inputs, answer, questions)
     questions = as_questions(questions, call, metrics)
-    if taken := ROW_FIELDS & questions.task.functions.keys():
-        raise BadArgument(
-            f"a row of a run has a field '{min(taken)}': call that metric something else"
-        )
     # else it would only fail after calls were paid for
     repeats = check_count("repeats", repeats)
     seed = check_count("seed", seed, 0)
     concurrency = check_count("concurrency", concurrency)
-    check_functions(questions)
-    call.check(method, questions)
-    check_prompts(method)
-    check_gold_titles(method, questions)
+    _check(method, questions, call)
     if lm is None and dspy.settings.lm is None:
         logger.warning(OFFLINE_NOTE)
     judge = None if filter_lm is None else connect(filter_lm)
-    module = method if judge is None else with_filter_lm(method, judge)
     context = RunContext(
         lm,
-        module,
+        method if judge is None else with_filter_lm(method, judge),
         concurrency=concurrency,
         budget=budget,
         max_retries=max_retries,
@@ -206,10 +197,37 @@ async def evaluate(
     folder.check()
     if isinstance(progress, bool):
         progress = RunProgress(questions.task.metrics, context.gate, progress)
-    gathered = (
-        None if batch is None or replay else Batches(batch, model, folder.path, progress.tell)
-    )
-    window = 2 * concurrency if gathered is None else len(questions) * repeats
+    notes = _notes(method, model, judge, questions, concurrency, budget)
+    loop = RunLoop(method, questions, context, progress, repeats, call)
+    return await _made(folder, loop, reuse, batch, notes)
+
+
+def _check(method: dspy.Module, questions: Questions, call: ProgramCall) -> None:
+    """What can be wrong before there is a model."""
+    if taken := ROW_FIELDS & questions.task.functions.keys():
+        raise BadArgument(
+            f"a row of a run has a field '{min(taken)}': call that metric something else"
+        )
+    check_functions(questions)
+    call.check(method, questions)
+    check_prompts(method)
+    check_gold_titles(method, questions)
+
+
+async def _made(
+    folder: RunFolder,
+    loop: RunLoop,
+    reuse: AnyPath | Iterable[AnyPath],
+    batch: Batch | None,
+    notes: Json,
+) -> Run:
+    """The run in `folder`, with every question of `loop` answered."""
+    context, path, replay = loop.context, folder.path, folder.replay
+    gathered = None
+    window = 2 * context.gate.limit
+    if batch is not None and not replay:
+        gathered = Batches(batch, context.model, path, loop.progress.tell)
+        window = len(loop.slots)
     threads = aio.Threads(min(window, MOST_THREADS), "blendfilter-method")
     async with contextlib.AsyncExitStack() as stack:
         journal = stack.enter_context(folder.opened(reuse))
@@ -218,24 +236,21 @@ async def evaluate(
         stack.enter_context(context.opened(journal, gathered))
         pool = stack.enter_context(threads)
         if not replay:
-            notes = _notes(method, model, judge, questions, concurrency, budget)
-            record = {"settings": settings, "versions": versions(), "notes": notes}
-            write_json(folder.path / RUN, record)
-        loop = RunLoop(method, questions, context, pool, progress, repeats, call)
+            record = {"settings": folder.settings, "versions": versions(), "notes": notes}
+            write_json(path / RUN, record)
         with folder.stopping(journal, context.purse, len(loop.slots)):
             async with (
                 contextlib.nullcontext()
                 if replay
-                else steered(folder.path, context.gate, context.purse)
+                else steered(path, context.gate, context.purse)
             ):
-                lines = await loop.lines(folder.path, replay=replay, window=window)
+                lines = await loop.lines(path, pool, replay=replay, window=window)
         folder.write_predictions(lines)
-        del lines, loop  # a long run's rows, which are read back one by one
-        prices = {
-            each.name: each.terms.prices for each in (*connected_lms(method).values(), model)
-        }
-        folder.write_metrics(measured(folder.path, settings, journal, prices))
-    return Run(folder.path)
+        # a long run's rows, which are read back one by one
+        del lines
+        loop.done.clear()
+        folder.write_metrics(measured(path, folder.settings, journal, own_prices(context)))
+    return Run(path)
 
 
 evaluated: Callable[..., Coroutine[Any, Any, Run]] = evaluate.__wrapped__  # type: ignore[attr-defined]
@@ -267,19 +282,17 @@ def _notes(
     budget: Budget | None,
 ) -> dict[str, Any]:
     """What `run.json` says of a session that is no setting."""
+    reranked = [index for index in retrievers_of(method) if isinstance(index, Reranked)]
     notes = {
         "address": lm.address,
         "concurrency": concurrency,
         "questions": [question.id for question in questions],
-    }
-    reranked = [index for index in retrievers_of(method) if isinstance(index, Reranked)]
-    more = {
         "filter_address": None if judge is None else judge.address,
         "budget": None if budget is None else budget.given(),
         "reranked": [index.info()["settings"] for index in reranked] or None,
         "options": asker().options,
     }
-    return notes | without_none(more)
+    return without_none(notes)
 
 
 def as_questions(
