@@ -91,7 +91,6 @@ class AdoptedEngine:
     Args:
         lm: the model, which is left as it is.
         profile: what its family accepts (`profile_of`).
-        effort: how much it is asked to think (`profiles.effort_of`); a request's own goes before.
         extra: fields for every request as they stand, beside those of the model itself.
         estimate: hand on what a call costs by DSPy's prices, which are those of the providers.
         place: what a fault says refused: the address, or the provider.
@@ -101,7 +100,6 @@ class AdoptedEngine:
     lm: dspy.BaseLM
     _: KW_ONLY
     profile: Profile = field(default_factory=Profile)
-    effort: str | None = None
     extra: Mapping[str, Any] | None = None
     estimate: bool = False
     place: str = ""
@@ -172,23 +170,21 @@ class AdoptedEngine:
             return response, entries[-1] if entries else {}
         raise fault
 
-    def _effort_of(self, config: lm15.Config) -> str | None:
-        return config.reasoning.effort if config.reasoning else self.effort
-
     def _cap(self, config: lm15.Config) -> int | None:
-        cap = self.profile.cap(config.max_tokens, self._effort_of(config), self._own_cap)
+        effort = self.profile.effort_in(config)
+        cap = self.profile.cap(config.max_tokens, effort, self._own_cap)
         return cap and max(cap, int(self.refused.get("max_tokens") or 0))
 
     def _fit(self, config: lm15.Config, known: Mapping[str, float | None]) -> lm15.Config:
         """`config` as the model's family takes it, without what is `known` to be refused."""
-        profile, effort = self.profile, self._effort_of(config)
+        profile, effort = self.profile, self.profile.effort
         changes: dict[str, Any] = {}
         if config.reasoning is None and effort is not None:
             is_word = effort == "off" and profile.switch == "reasoning_effort"
             word = profile.off if is_word else effort
             # "none" is OpenAI's word for what DSPy calls off.
             changes["reasoning"] = lm15.Reasoning(effort="off" if word == "none" else word)
-        config = profile.fit(config, effort, self._own_cap)
+        config = profile.fit(config, self._own_cap)
         for name, least in known.items():
             value = changes.get(name, getattr(config, name))
             if least is not None and value is not None:
@@ -227,24 +223,19 @@ class AdoptedEngine:
         # What else a server writes there is not ours: a `rate` of its own would be a share of the price.
         data = {"cost": body["cost"]} if "cost" in body else {}
         response = concluded(request, replace(response, provider_data=data), body)
-        data, changes = dict(response.provider_data or {}), dict[str, Any]()
+        data, usage = dict(response.provider_data or {}), response.usage
         counted = entry.get("usage") or {}
-        tokens_in = counted.get("prompt_tokens")
-        tokens_out = counted.get("completion_tokens")
-        usage = response.usage
-        if (
-            isinstance(tokens_in, int)
-            and isinstance(tokens_out, int)
-            and (tokens_in, tokens_out) != (usage.input_tokens, usage.output_tokens)
-        ):
-            changes["usage"] = replace(
-                usage, input_tokens=tokens_in, output_tokens=tokens_out, total_tokens=None
+        counts = counted.get("prompt_tokens"), counted.get("completion_tokens")
+        known = all(isinstance(count, int) for count in counts)
+        if known and counts != (usage.input_tokens, usage.output_tokens):
+            usage = replace(
+                usage, input_tokens=counts[0], output_tokens=counts[1], total_tokens=None
             )
         cost = stated(entry.get("cost")) if self.estimate else None
         if cost is not None and stated(data.get("cost")) is None:
             # as exact as prices are: sums of floats are not
             data |= {"cost": round(cost, 12), "cost_by": "dspy"}
-        return replace(response, **changes, provider_data=data)
+        return replace(response, usage=usage, provider_data=data)
 
 
 _UNSET: Mapping[str, Any] = {"stop": ()}

@@ -63,7 +63,7 @@ from blendfilter.lm.in_process import (
 )
 from blendfilter.lm.journaled import prompt_of
 from blendfilter.lm.outcome import concluded
-from blendfilter.lm.profiles import Profile, effort_of, profile_for
+from blendfilter.lm.profiles import Profile
 
 logger = logging.getLogger(__name__)
 BATCH = 8
@@ -89,7 +89,7 @@ class HuggingFaceEngine:
             model was trained on, and no bound where its configuration names none.
         threads: threads of the processor; by default torch's own choice.
         device, dtype: see `open_checkpoint`. batch_size: replies that are written at a time.
-        endpoint, profile, deadline: see `LocalEngine`. thinking, reasoning: see `profiles.effort_of`.
+        endpoint, profile, deadline: see `LocalEngine`.
 
     Raises:
         BadArgument, BadData, MissingExtra.
@@ -107,8 +107,6 @@ class HuggingFaceEngine:
         batch_size: int = BATCH,
         endpoint: str = "chat",
         profile: Profile | None = None,
-        thinking: bool | None = None,
-        reasoning: str | None = None,
         deadline: float | None = None,
     ) -> None:
         if threads is not None:
@@ -123,8 +121,9 @@ class HuggingFaceEngine:
         self.fingerprint, self.deadline = fingerprint(checkpoint), deadline
         chat = endpoint == "chat"
         self._chat = None if chat else False  # as `prompt_ids` has it
-        self._profile = profile if chat and profile else Profile()
-        self._effort = effort_of(thinking, reasoning)
+        self._profile = profile or Profile()
+        if not chat:
+            self._profile = Profile(effort=self._profile.effort)
         self._process = os.getpid()
         open_model = functools.partial(open_checkpoint, checkpoint, device=device, dtype=dtype)
         self._writer = _Writer(open_model, batch_size, threads)
@@ -176,7 +175,7 @@ class HuggingFaceEngine:
 
     def thinks(self, request: lm15.Request) -> bool:
         """Whether thoughts come before the reply."""
-        return self._profile.thinks_at(self._effort_for(request))
+        return self._profile.thinks_at(self._profile.effort_in(request.config))
 
     def read(self, request: lm15.Request, loaded: LanguageModel) -> tuple[list[int], int]:
         """The prompt's tokens, and how many the reply may have. Raises: an error of `lm15`."""
@@ -186,7 +185,7 @@ class HuggingFaceEngine:
                 f"a local model is sent text only: no {'tools' if request.tools else min(kinds)}",
                 feature="messages",
             )
-        steering = self._profile.steering(self._effort_for(request))
+        steering = self._profile.steering(self._profile.effort_in(request.config))
         tokens = prompt_ids(
             loaded.tokenizer,
             prompt_of(request),
@@ -213,9 +212,6 @@ class HuggingFaceEngine:
     @functools.cached_property
     def _tokenizer(self) -> Any:
         return open_tokenizer(self.checkpoint)
-
-    def _effort_for(self, request: lm15.Request) -> str | None:
-        return request.config.reasoning.effort if request.config.reasoning else self._effort
 
 
 # ---- writing
@@ -535,12 +531,10 @@ def name_of(name: str) -> str:
     return plain if on_hub else place.name
 
 
-def hugging_face_model(
-    settings: Any, how: Mapping[str, Any]
-) -> tuple[HuggingFaceEngine, Profile, dict[str, Any]]:
+def hugging_face_model(settings: Any) -> tuple[HuggingFaceEngine, Profile, dict[str, Any]]:
     """The engine of the model that `settings` (`LMSettings`) name, its profile, and what else replies depend on.
 
-    `how` is how it is spoken to. Raises: as `connect`.
+    Raises: as `connect`.
     """
     name = settings.name
     if settings.json_schema:
@@ -552,7 +546,7 @@ def hugging_face_model(
     while base is not None:
         names.append(base.name)
         base = base.base
-    profile = profile_for("/".join(names))
+    profile = settings.profile("/".join(names), None)
     if not checkpoint.is_gguf and (checkpoint.path / RECIPE).is_file():
         # what was trained here has learned its forms
         profile = dataclasses.replace(profile, small=False)
@@ -561,10 +555,10 @@ def hugging_face_model(
         called,
         context=settings.context,
         threads=settings.threads,
+        endpoint=settings.endpoint,
         profile=profile,
         deadline=settings.deadline,
         **own,
-        **how,
     )
     # llama.cpp, which computes with a GGUF file's rounded weights, replies otherwise
     shaping = {

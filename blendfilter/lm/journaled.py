@@ -44,7 +44,7 @@ from blendfilter.journal import CallCache, Journal, digest
 from blendfilter.lm import faults
 from blendfilter.lm.attempts import ModelEngine
 from blendfilter.lm.budget import tallied
-from blendfilter.lm.outcome import WHOLE, texts_of
+from blendfilter.lm.outcome import WHOLE, parts_of, texts_of
 from blendfilter.lm.prices import Price, cost_of, rated, stated
 from blendfilter.records import whole_characters
 
@@ -140,11 +140,8 @@ class JournaledEngine:
             # The first answer's calls are those of a run without repeats, so that either can be reused for the other.
             "sample": [sample.rollout_id, sample.i, *([repeat] if repeat > 1 else [])],
         }
-        key = (
-            digest(hashed, self.address)
-            if isinstance(self.journal, CallCache)
-            else digest(hashed)
-        )
+        is_cache = isinstance(self.journal, CallCache)
+        key = digest(hashed, self.address) if is_cache else digest(hashed)
         called = False
 
         async def call() -> dict[str, Any]:
@@ -163,15 +160,12 @@ class JournaledEngine:
         note(key, event_of(record))
         if record.get("prompt_cut"):
             note("", "prompt_cut")
-        response = replace(
-            _response(record, self.model), provider_data={"cost": record["cost"]}
-        )
+        response = _response(record, self.model)
         # a run that is resumed reads what the first one read
-        if called or not isinstance(self.journal, CallCache):
-            return response
-        return replace(
-            response, provider_data={"cost": 0.0, CACHE_HIT: True}, usage=lm15.Usage()
-        )
+        if called or not is_cache:
+            return replace(response, provider_data={"cost": record["cost"]})
+        data = {"cost": 0.0, CACHE_HIT: True}
+        return replace(response, provider_data=data, usage=lm15.Usage())
 
     def _found(self, key: str) -> dict[str, Any] | None:
         """The record that the journal's mode may serve; None: the model is to be called."""
@@ -360,13 +354,12 @@ def _response(record: Mapping[str, Any], model: str) -> lm15.Response:
     """
     if "response" in record:
         return response_of(_interned(record["response"]))
-    reasoning, reply = _interned([record["reasoning"], record["reply"]])
-    parts: list[Any] = [lm15.ThinkingPart(text=reasoning)] if reasoning else []
+    parts = parts_of(*_interned([record["reply"], record["reasoning"]]))
     scores = record.get("logprobs")
     return lm15.Response(
         id=None,
         model=model,
-        message=lm15.Message(role="assistant", parts=(*parts, lm15.TextPart(text=reply))),
+        message=lm15.Message("assistant", parts),
         finish_reason=record["finish"],
         usage=lm15.Usage(
             input_tokens=record["tokens_in"],

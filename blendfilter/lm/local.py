@@ -15,7 +15,7 @@ import struct
 import threading
 import time
 import weakref
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
@@ -36,9 +36,9 @@ from blendfilter.lm.in_process import (
     seed_of,
     too_late,
 )
-from blendfilter.lm.journaled import prompt_of
+from blendfilter.lm.journaled import prompt_of, text_of
 from blendfilter.lm.openai import OpenAIEngine
-from blendfilter.lm.profiles import Profile, profile_for
+from blendfilter.lm.profiles import Profile
 
 T = TypeVar("T")
 EXTRA = "local"
@@ -131,7 +131,6 @@ class LocalEngine:
         endpoint: `chat`, or `completions`, where the prompt is the messages' text as it stands.
         profile: what the model's family is like (`profile_for`).
         deadline: seconds that a call may take from when its turn comes; None: as long as it takes.
-        thinking, reasoning: see `profiles.effort_of`.
 
     Raises:
         BadData: no model that writes text. BadArgument: a context out of range; no chat template.
@@ -149,7 +148,6 @@ class LocalEngine:
         endpoint: str = "chat",
         profile: Profile | None = None,
         deadline: float | None = None,
-        **steering: Any,
     ) -> None:
         trained, has_chat_template = read_header(path)
         if endpoint == "chat" and not has_chat_template:
@@ -164,7 +162,11 @@ class LocalEngine:
         self.context = context
         self.threads = check_count("threads", threads)
         self.model, self.fingerprint = path.stem, gguf_fingerprint(path)
-        self._how = {"endpoint": endpoint, "profile": profile, "timeout": _A_DAY, **steering}
+        self._how: dict[str, Any] = {
+            "endpoint": endpoint,
+            "profile": profile,
+            "timeout": _A_DAY,
+        }
         self._chat = endpoint == "chat"
         self._deadline = deadline
         self._process = os.getpid()
@@ -226,10 +228,7 @@ class LocalEngine:
         if self._chat:
             request = _without_control_tokens(request)
         else:
-            prompt = prompt_of(request)
-            rows = [["user", prompt]] if isinstance(prompt, str) else prompt
-            text = "\n\n".join(text for _, text in rows)
-            tokens = await aio.in_thread(self._tokens, text)
+            tokens = await aio.in_thread(self._tokens, text_of(prompt_of(request)))
             if not tokens:
                 raise lm15.InvalidRequestError("the prompt is empty")
             more["prompt"] = tokens
@@ -242,10 +241,9 @@ class LocalEngine:
         """The tokens of a prompt; names of control tokens in it are text."""
         import httpx
 
-        address, key = self._server.start(), self._server.key
-        headers = {"Authorization": f"Bearer {key}"}
+        headers = {"Authorization": f"Bearer {self._server.key}"}
         with httpx.Client(
-            base_url=address, headers=headers, trust_env=False, timeout=60
+            base_url=self._server.start(), headers=headers, trust_env=False, timeout=60
         ) as client:
             body: dict[str, Any] = {
                 "content": text,
@@ -355,24 +353,21 @@ class _Server:
             ) from None
 
 
-def local_model(
-    settings: Any, how: Mapping[str, Any]
-) -> tuple[LocalEngine, Profile, dict[str, Any]]:
+def local_model(settings: Any) -> tuple[LocalEngine, Profile, dict[str, Any]]:
     """The engine of the GGUF model that `settings` (`LMSettings`) name, its profile, and what else replies depend on.
 
-    `how` is how it is spoken to. Raises: as `connect`.
+    Raises: as `connect`.
     """
     needed("xllamacpp", EXTRA, WHY)
     path = gguf_file(settings.name.removeprefix(f"{LOCAL}/"))
-    holds_schema = settings.json_schema is not False
-    profile = dataclasses.replace(profile_for(path.stem), json_schema=holds_schema)
+    profile = settings.profile(path.stem, settings.json_schema is not False)
     engine = LocalEngine(
         path,
         context=settings.context,
         threads=1 if settings.threads is None else settings.threads,
+        endpoint=settings.endpoint,
         profile=profile,
         deadline=settings.deadline,
-        **how,
     )
     shaping = {
         "weights": engine.fingerprint,

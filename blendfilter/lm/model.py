@@ -343,6 +343,11 @@ class LMSettings(Connection):
             self.prices,
         )
 
+    def profile(self, family: str, json_schema: bool | None) -> Profile:
+        """What is known of a model by a name that tells its `family`, and how much it is asked to think."""
+        effort = effort_of(self.thinking, self.reasoning)
+        return dataclasses.replace(profile_for(family), json_schema=json_schema, effort=effort)
+
     def own_price(self, model: str) -> CallPolicy:
         """How a `model` in this process is called: it costs what the user's file says."""
         return CallPolicy(price=price_of(model, None, self.prices), prices=self.prices)
@@ -399,7 +404,7 @@ def _opened(settings: LMSettings) -> ConnectedLM:
     if isinstance(name, dspy.BaseLM):
         return _adopted(settings, name)
     settings.check()
-    # How the model is spoken to: part of its engine, and of its calls' keys.
+    # How the model is spoken to, which its calls' keys have.
     how = {
         field: getattr(settings, field)
         for field in ("endpoint", "thinking", "reasoning", "extra_body")
@@ -411,7 +416,7 @@ def _opened(settings: LMSettings) -> ConnectedLM:
                 "extra_body is for a server's requests: a model in this process takes none"
             )
         open_model = hugging_face_model if is_hugging_face(name) else local_model
-        engine, profile, shaping = open_model(settings, how)
+        engine, profile, shaping = open_model(settings)
         _say_what_is_not_steered(settings, engine.model, profile)
         terms, options = settings.own_price(engine.model), {**how, **shaping}
         return _made(
@@ -475,11 +480,18 @@ def _served(settings: LMSettings, how: Mapping[str, Any]) -> ConnectedLM:
     provider = settings.name.partition("/")[0] if settings.api_base is None else None
     if schema is None and provider is not None and settings.endpoint == "chat":
         schema = holds_schema(provider, model)
-    profile = dataclasses.replace(profile_for(model), json_schema=schema)
+    profile = settings.profile(model, schema)
     _say_what_is_not_steered(settings, model, profile)
-    timeout = settings.timeout or ATTEMPT
     engines = [
-        OpenAIEngine(url, key, model=model, profile=profile, timeout=timeout, **how)
+        OpenAIEngine(
+            url,
+            key,
+            model=model,
+            endpoint=settings.endpoint,
+            profile=profile,
+            timeout=settings.timeout or ATTEMPT,
+            extra_body=settings.extra_body,
+        )
         for url, _, key in places
     ]
     engine = engines[0] if len(engines) == 1 else ReplicatedEngine(engines)
@@ -530,10 +542,9 @@ def _through_dspy(settings: LMSettings, how: Mapping[str, Any]) -> ConnectedLM:
         **place,
         **({"api_key": key} if key else {}),
     )
-    profile = dataclasses.replace(profile_for(model), json_schema=settings.json_schema)
-    effort = effort_of(settings.thinking, settings.reasoning)
+    profile = settings.profile(model, settings.json_schema)
     engine, terms = _over_dspy(
-        settings, lm, profile, ATTEMPT, effort=effort, extra=settings.extra_body, key_hint=hint
+        settings, lm, profile, ATTEMPT, extra=settings.extra_body, key_hint=hint
     )
     options = {**how, "provider": provider, "json_schema": settings.json_schema or None}
     return _made(
@@ -542,8 +553,7 @@ def _through_dspy(settings: LMSettings, how: Mapping[str, Any]) -> ConnectedLM:
 
 
 def _say_what_is_not_steered(settings: LMSettings, model: str, profile: Profile) -> None:
-    effort = effort_of(settings.thinking, settings.reasoning)
-    if settings.endpoint == "chat" and (note := profile.unsteered(effort)):
+    if settings.endpoint == "chat" and (note := profile.unsteered):
         logger.warning("%s: %s", model, note)
 
 

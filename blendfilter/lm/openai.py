@@ -19,8 +19,8 @@ from blendfilter.context import asker
 from blendfilter.dspy_surface import lm15
 from blendfilter.lm import faults
 from blendfilter.lm.clients import ServerClient, ServerReply
-from blendfilter.lm.outcome import OF_A_REPLY, concluded, text_and_thoughts
-from blendfilter.lm.profiles import Profile, effort_of
+from blendfilter.lm.outcome import OF_A_REPLY, concluded, parts_of, text_and_thoughts
+from blendfilter.lm.profiles import Profile
 from blendfilter.lm.refusals import Refusals
 from blendfilter.lm.streamed import ReplyEvents
 from blendfilter.lm.tokens import noted
@@ -50,7 +50,6 @@ class OpenAIEngine:
         endpoint: `chat`, or `completions`, where the prompt is the messages' text as it stands.
         profile: what the model accepts (`profile_for(model)`).
         timeout: seconds for one attempt.
-        thinking, reasoning: see `profiles.effort_of`; a request's own `config.reasoning` goes before them.
         extra_body: fields for the request as they stand, over everything else.
     """
 
@@ -63,8 +62,6 @@ class OpenAIEngine:
         endpoint: Literal["chat", "completions"] = "chat",
         profile: Profile | None = None,
         timeout: float = 120.0,
-        thinking: bool | None = None,
-        reasoning: str | None = None,
         extra_body: Mapping[str, Any] | None = None,
     ) -> None:
         self.model, self.endpoint = model, endpoint
@@ -72,9 +69,10 @@ class OpenAIEngine:
         self.refused = Refusals(model)
         self._chat = endpoint == "chat"
         self.path = "/chat/completions" if self._chat else "/completions"
+        self._profile = profile or Profile()
         # A raw prompt passes no chat template, so there is no thinking to steer and none of its refusals.
-        self._profile = (profile or Profile()) if self._chat else Profile()
-        self._effort = effort_of(thinking, reasoning)
+        if not self._chat:
+            self._profile = Profile(effort=self._profile.effort)
         self._extra = dict(extra_body or {})
         self._key = api_key
         secrets.know(api_key)
@@ -121,7 +119,7 @@ class OpenAIEngine:
     def reply_cap(self, request: lm15.Request) -> int | None:
         """Tokens that a reply to `request` has at the most, thinking included; None: it is sent without a cap."""
         config, profile = request.config, self._profile
-        cap = profile.cap(config.max_tokens, self._effort_of(config))
+        cap = profile.cap(config.max_tokens, profile.effort_in(config))
         given = {profile.max_tokens_param: cap, **(config.extensions or {}), **self._extra}
         fields = self._fit(given, self.refused)
         caps = [cap for name in _CAPS if isinstance(cap := fields.get(name), int)]
@@ -157,12 +155,9 @@ class OpenAIEngine:
             f"OpenAIEngine({self.address!r}, model={self.model!r}, endpoint={self.endpoint!r})"
         )
 
-    def _effort_of(self, config: lm15.Config) -> str | None:
-        return config.reasoning.effort if config.reasoning else self._effort
-
     def _body(self, request: lm15.Request) -> dict[str, Any]:
-        profile, effort = self._profile, self._effort_of(request.config)
-        config = profile.fit(request.config, effort)
+        profile = self._profile
+        config = profile.fit(request.config)
         body: dict[str, Any] = {"model": self.model, **self._prompt(request)}
         for name in _SETTINGS:
             if (value := getattr(config, name)) is not None:
@@ -181,7 +176,7 @@ class OpenAIEngine:
             body["logprobs"] = True if self._chat else config.logprobs
             if self._chat and config.logprobs:
                 body["top_logprobs"] = config.logprobs
-        body |= profile.steering(effort)
+        body |= profile.steering(profile.effort_in(config))
         for more in (config.extensions or {}, self._extra):
             # objects (`chat_template_kwargs`) are joined, not replaced
             for name, value in more.items():
@@ -250,11 +245,9 @@ class OpenAIEngine:
             "tokens_in": usage.get("prompt_tokens"),
             "tokens_out": usage.get("completion_tokens"),
         }
-        wrong = {
-            name: noted(value)
-            for name, value in stated.items()
-            if value is not None and _count(value) is None
-        }
+        counts = {name: _count(value) for name, value in stated.items()}
+        # what is no count is unknown, never 0
+        wrong = {name: noted(value) for name, value in stated.items() if value != counts[name]}
         cost = usage.get("cost")
         if isinstance(cost, float) and not math.isfinite(cost):  # no JSON
             wrong["cost"], cost = noted(cost), None
@@ -265,14 +258,10 @@ class OpenAIEngine:
         response = lm15.Response(
             id=str(data.get("id") or "") or None,
             model=str(data.get("model") or self.model),
-            message=lm15.Message(
-                "assistant",
-                (*([lm15.ThinkingPart(thoughts)] if thoughts else []), lm15.TextPart(text)),
-            ),
+            message=lm15.Message("assistant", parts_of(text, thoughts)),
             finish_reason="stop",
-            usage=lm15.Usage(  # what is no count is unknown, never 0
-                input_tokens=_count(usage.get("prompt_tokens")),
-                output_tokens=_count(usage.get("completion_tokens")),
+            usage=lm15.Usage(
+                *counts.values(),
                 cache_read_tokens=_count(cached),
                 reasoning_tokens=_count(reasoning),
             ),
@@ -338,7 +327,7 @@ def logprobs_of(stated: Any) -> tuple[lm15.TokenLogprob, ...] | None:
     """The tokens that a choice states log-probabilities of; None where it states none."""
     if not isinstance(stated, dict):
         return None
-    scored: Iterable[tuple[Any, Any, Iterable[tuple[Any, Any]]]]
+    scored: Iterable[Any]
     if (rows := stated.get("content")) is not None:
         scored = (
             (
@@ -365,9 +354,7 @@ def logprobs_of(stated: Any) -> tuple[lm15.TokenLogprob, ...] | None:
 
 
 def _count(value: Any) -> int | None:
-    return (
-        value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
-    )
+    return value if type(value) is int and value >= 0 else None
 
 
 def object_of(value: Any) -> Mapping[str, Any]:

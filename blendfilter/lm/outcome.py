@@ -64,19 +64,23 @@ def concluded(
     hidden, reply = split_thinking(raw)
     thoughts = thoughts or hidden
     text = cut_at_stop(reply, request.config.stop)
-    apart = [lm15.ThinkingPart(thoughts)] if thoughts else []
     logprobs, complete = within(response.logprobs, raw, text)
     data = response.provider_data
     if text != reply:  # what comes behind a stop string was paid for, and is not read
         ended, data = "stop", {**(data or {}), "ran_on": True}
     return replace(
         response,
-        message=replace(response.message, parts=(*apart, lm15.TextPart(text))),
+        message=replace(response.message, parts=parts_of(text, thoughts)),
         finish_reason=ended,
         logprobs=logprobs,
         logprobs_complete=complete,
         provider_data=data,
     )
+
+
+def parts_of(text: str, thoughts: str) -> tuple[Any, ...]:
+    """The parts of a message: its thoughts, where there are some, and its text."""
+    return (*([lm15.ThinkingPart(thoughts)] if thoughts else []), lm15.TextPart(text))
 
 
 def texts_of(response: lm15.Response) -> tuple[str, str]:

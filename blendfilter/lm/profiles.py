@@ -52,6 +52,7 @@ class Profile:
         off: the word of `reasoning_effort` that comes nearest to no thinking.
         can_stop_thinking: the switch really turns it off (else `off` only makes it short).
         json_schema: the server holds a reply to a JSON schema (`holds_schema`, or the user's word); None: unknown.
+        effort: how much the user asks it to think (`effort_of`); a request's own effort goes before.
         small: by its name it has fewer than a billion parameters; such a model does not follow a form that it is only
             told, so it is shown demonstrations of every step, as a base model is.
     """
@@ -67,7 +68,12 @@ class Profile:
     off: str = "none"
     can_stop_thinking: bool = False
     json_schema: bool | None = None
+    effort: str | None = None
     small: bool = False
+
+    def effort_in(self, config: lm15.Config) -> str | None:
+        """How much a request with this `config` asks it to think; None: as it likes."""
+        return config.reasoning.effort if config.reasoning else self.effort
 
     def thinks_at(self, effort: str | None) -> bool:
         """Whether a reply comes with thinking at this effort (None: as the model likes).
@@ -91,10 +97,9 @@ class Profile:
             return wanted
         return max(own or 0, wanted + self.thinking_tokens)
 
-    def fit(
-        self, config: lm15.Config, effort: str | None, own_cap: int | None = None
-    ) -> lm15.Config:
+    def fit(self, config: lm15.Config, own_cap: int | None = None) -> lm15.Config:
         """`config` without what the family refuses, and with room for thoughts."""
+        effort = self.effort_in(config)
         changes: dict[str, Any] = {"max_tokens": self.cap(config.max_tokens, effort, own_cap)}
         takes_stop = self.accepts_stop and not self.thinks_at(effort)
         changes["stop"] = config.stop[:MOST_STOPS] if takes_stop else ()
@@ -120,19 +125,19 @@ class Profile:
             return {"chat_template_kwargs": {self.switch: 0}} if effort == "off" else {}
         return {"chat_template_kwargs": {self.switch: effort != "off"}}
 
-    def unsteered(self, effort: str | None) -> str:
-        """What a user who asked for `effort` has to know where no switch is known; else empty.
+    @property
+    def unsteered(self) -> str:
+        """What a user who asks for an effort has to know where no switch is known; else empty.
 
-        >>> profile_for("QwQ-32B").unsteered("off")[:62]
+        >>> replace(profile_for("QwQ-32B"), effort="off").unsteered[:62]
         'no switch that turns its thinking off is known, so thinking=Fa'
         """
-        if effort is None or self.switch is not None or (effort == "off" and not self.thinks):
+        off = self.effort == "off"
+        if self.effort is None or self.switch is not None or (off and not self.thinks):
             return ""
-        what = (
-            "that turns its thinking off is known, so thinking=False"
-            if effort == "off"
-            else ("for its thinking is known, so thinking=True and reasoning=")
-        )
+        what = "for its thinking is known, so thinking=True and reasoning="
+        if off:
+            what = "that turns its thinking off is known, so thinking=False"
         return (
             f"no switch {what} sends nothing; its replies have {self.thinking_tokens:,} tokens more for thoughts. A "
             "server's own field goes into connect(…, extra_body=…)"

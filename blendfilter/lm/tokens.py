@@ -43,16 +43,11 @@ def at_most(request: lm15.Request) -> int:
     system = _of_parts(request.system) + A_MESSAGE if request.system else 0
     messages = sum(_of_parts(message.parts) + A_MESSAGE for message in request.messages)
     config = request.config
-    written = [
-        *request.tools,
-        *(part for part in (config.response_format, config.extensions) if part is not None),
-    ]
-    return (
-        A_REQUEST
-        + system
-        + messages
-        + sum(_INDENTED * bytes_of(repr(part)) + A_MESSAGE for part in written)
+    written = [*request.tools, config.response_format, config.extensions]
+    more = sum(
+        _INDENTED * bytes_of(repr(part)) + A_MESSAGE for part in written if part is not None
     )
+    return A_REQUEST + system + messages + more
 
 
 def at_least(parts: Iterable[Any]) -> int:
@@ -78,7 +73,7 @@ def believed(
     counts cached tokens apart (Anthropic), they are added to those of the prompt. Fewer tokens than the prompt's text
     has mean that the server read a part of it: ``provider_data["prompt_cut"]``.
     """
-    usage, data = response.usage, response.provider_data or {}
+    usage, data = response.usage, dict(response.provider_data or {})
     wrong: dict[str, Any] = dict(data.get("disbelieved") or {})
     tokens_in, cached = usage.input_tokens, usage.cache_read_tokens
     least = at_least(part for message in request.messages for part in message.parts)
@@ -97,30 +92,27 @@ def believed(
         counts[name] = count
         if count is not None and not fewest <= count <= most:
             wrong[name], counts[name] = noted(count), None
+    read, written, before = counts.values()
     cost, paid = data.get("cost"), rated(price, data)
-    sizes = (
-        counts["tokens_in"] or at_most(request),
-        counts["tokens_out"] or request.config.max_tokens or 0,
-    )
-    if cost is not None and stated(cost, None if paid is None else paid.of(*sizes)) is None:
-        wrong["cost"] = noted(cost)
-        data = {name: value for name, value in data.items() if name != "cost"}
-    if (counts["tokens_in"] or least) < least:
-        data = {**data, "prompt_cut": True}
-    if not wrong and tokens_in == usage.input_tokens:
-        return replace(response, provider_data=data) if "prompt_cut" in data else response
-    usage = replace(
-        usage,
-        input_tokens=counts["tokens_in"],
-        output_tokens=counts["tokens_out"],
-        total_tokens=None,
-        cache_read_tokens=counts["tokens_cached"],
-    )
-    return replace(
-        response,
-        usage=usage,
-        provider_data={**data, **({"disbelieved": wrong} if wrong else {})},
-    )
+    sizes = read or at_most(request), written or request.config.max_tokens or 0
+    ours = None if paid is None else paid.of(*sizes)
+    if cost is not None and stated(cost, ours) is None:
+        wrong["cost"] = noted(data.pop("cost"))
+    if (read or least) < least:
+        data["prompt_cut"] = True
+    if wrong or tokens_in != usage.input_tokens:
+        usage = replace(
+            usage,
+            input_tokens=read,
+            output_tokens=written,
+            total_tokens=None,
+            cache_read_tokens=before,
+        )
+    if wrong:
+        data["disbelieved"] = wrong
+    if usage is response.usage and data == (response.provider_data or {}):
+        return response
+    return replace(response, usage=usage, provider_data=data)
 
 
 def tokens_of(response: lm15.Response) -> int:

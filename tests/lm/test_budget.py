@@ -190,13 +190,14 @@ def test_a_prompt_is_bound_by_its_bytes_and_what_a_template_may_add() -> None:
 
 
 def test_a_reply_is_bound_by_its_cap_with_its_thinking() -> None:
-    def cap(model: str, requested: lm15.Request = ASKED, **more: Any) -> int | None:
-        engine = OpenAIEngine("http://127.0.0.1:1/v1", "", model=model, profile=profile_for(model), **more)
+    def cap(model: str, requested: lm15.Request = ASKED, effort: str | None = None, **more: Any) -> int | None:
+        profile = replace(profile_for(model), effort=effort)
+        engine = OpenAIEngine("http://127.0.0.1:1/v1", "", model=model, profile=profile, **more)
         return engine.reply_cap(requested)
 
     assert cap("gpt-4o-mini") == 32
     assert cap("o3-mini") == 32 + 8192
-    assert cap("Qwen/Qwen3-8B", thinking=False) == 32
+    assert cap("Qwen/Qwen3-8B", effort="off") == 32
     assert cap("plain", extra_body={"n": 3, "max_tokens": 50}) == 150
     assert cap("plain", request(max_tokens=None)) is None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import os
 import shutil
@@ -241,8 +242,9 @@ class TestCalls:
 
     def test_thinking_has_room_of_its_own_and_stays_apart(self, tmp_path: Path) -> None:
         folder = chatty(tmp_path / "chatty")
-        thinker = opened(folder, profile=profile_for("qwen3-8b"))
-        plain = opened(folder, profile=profile_for("qwen3-8b"), thinking=False)
+        profile = profile_for("qwen3-8b")
+        thinker = opened(folder, profile=profile)
+        plain = opened(folder, profile=dataclasses.replace(profile, effort="off"))
         asked = request("Go on.", max_tokens=3, stop=(",",))
         assert (thinker.reply_cap(asked), plain.reply_cap(asked)) == (4099, 3)
         assert thinker.count_tokens("Go on.") == plain.count_tokens("Go on.")

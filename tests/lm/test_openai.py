@@ -62,8 +62,8 @@ def call(engine: Any, request: lm15.Request) -> lm15.Response:
     return asyncio.run(engine.complete(request))
 
 
-def engine_at(server: Server, model: str = "m", **settings: Any) -> OpenAIEngine:
-    settings.setdefault("profile", profile_for(model))
+def engine_at(server: Server, model: str = "m", effort: str | None = None, **settings: Any) -> OpenAIEngine:
+    settings.setdefault("profile", replace(profile_for(model), effort=effort))
     return OpenAIEngine(server.url, KEY, model=model, **settings)
 
 
@@ -134,7 +134,7 @@ def test_a_cost_that_is_no_number_of_json_leaves_a_good_reply_as_it_is(cost: str
 
 def test_a_known_reasoning_model_costs_one_request(served: Callable[..., Server]) -> None:
     server = served(behave="reasoning")
-    engine = engine_at(server, model="o3-mini", reasoning="low")
+    engine = engine_at(server, model="o3-mini", effort="low")
     response = call(engine, ask(temperature=0.0, max_tokens=10, stop=("is",)))
     (body,) = server.stats()["bodies"]
     assert body.keys() == {"model", "messages", "max_completion_tokens", "reasoning_effort"}
@@ -251,7 +251,7 @@ def test_thinking_in_the_text_is_taken_apart(served: Callable[..., Server]) -> N
 
 def test_thinking_switched_off(served: Callable[..., Server]) -> None:
     server = served()
-    engine = engine_at(server, model="qwen3-8b", thinking=False, extra_body={"chat_template_kwargs": {"x": 1}})
+    engine = engine_at(server, model="qwen3-8b", effort="off", extra_body={"chat_template_kwargs": {"x": 1}})
     call(engine, ask(max_tokens=10, stop=("\n",)))
     call(engine, ask(max_tokens=10, stop=("\n",), reasoning=lm15.Reasoning(effort="high")))
     off, high = server.stats()["bodies"]

@@ -114,16 +114,13 @@ class KeptScorer:
                     "stage": asker().stage,
                     "model": self.backend.name,
                     "scorer": dict(self.backend.identity),
-                    "prompt": pair.prompt,
-                    "continuation": pair.continuation,
+                    **pair._asdict(),
                     "logprob": score and score.logprob,
                     "n_tokens": score and score.n_tokens,
                     **({"cut": True} if score and score.cut else {}),
                     # pairs of one batch come together: the first has the batch's time, the others next to none
                     "seconds": round(seconds, 6),
-                    "error": faults.describe(result)
-                    if isinstance(result, ModelError)
-                    else None,
+                    "error": None if isinstance(result, Score) else faults.describe(result),
                 }
             )
 
