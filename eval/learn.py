@@ -34,11 +34,11 @@ from typing import Any, NamedTuple
 import blendfilter as bf
 from blendfilter.asking import TaskWording
 from blendfilter.errors import one_line
-from blendfilter.evaluation.statistics import interval, paired_bootstrap
 from blendfilter.files import json_line, json_rows, write_whole
 from blendfilter.filters.silver import SilverFilter
 from blendfilter.oracles.measures import can_label, strinc
 from blendfilter.retrieval.precomputed import Precomputed
+from blendfilter.statistics import interval, paired_bootstrap
 
 HELD_BACK, TAUGHT, GENERATOR = 300, 1000, 2000
 """Questions of the table, of filter and refiner, and of the generator; a curve has an eighth of these and so on."""

@@ -34,11 +34,11 @@ from blendfilter import aio, resources
 from blendfilter.aio import Steps
 from blendfilter.compiling.programs import load_program
 from blendfilter.errors import BadArgument, BadData, EmptyData, one_line
-from blendfilter.evaluation.statistics import Interval, wilson_interval
 from blendfilter.files import json_rows
 from blendfilter.filters.cdit import CDITFilter, Judge, Mode, Rule, rules_of
 from blendfilter.journal import Journal
 from blendfilter.records import Passage
+from blendfilter.statistics import Interval, wilson_interval
 
 BOTH: tuple[tuple[str, ...], ...] = (("phi1",), ("phi1", "phi2"))
 """The paper's two sets of rules (section 5.3)."""

@@ -28,8 +28,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from blendfilter.evaluation.statistics import interval, paired_bootstrap, wilson_interval
 from blendfilter.metrics import METRICS
+from blendfilter.statistics import interval, paired_bootstrap, wilson_interval
 from blendfilter.text import normalize_answer
 
 TASKS = {"nq": "dev_gold", "hotpotqa": "dev", "strategyqa": "dev"}

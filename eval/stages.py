@@ -29,7 +29,7 @@ from typing import Any
 
 import blendfilter as bf
 from blendfilter.errors import one_line
-from blendfilter.evaluation.statistics import interval, paired_bootstrap
+from blendfilter.statistics import interval, paired_bootstrap
 from blendfilter.text import folded, sentences
 from blendfilter.training.settings import TrainingSettings
 from blendfilter.training.stages import METHODS as TAUGHT

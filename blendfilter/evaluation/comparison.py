@@ -38,7 +38,8 @@ from blendfilter.evaluation.rows import (
     repeat_of,
 )
 from blendfilter.evaluation.run import READS_GOLD, Run, Runs, named_runs
-from blendfilter.evaluation.statistics import (
+from blendfilter.files import AnyPath
+from blendfilter.statistics import (
     RESAMPLES,
     detectable_difference,
     holm,
@@ -47,7 +48,6 @@ from blendfilter.evaluation.statistics import (
     paired_bootstrap,
     smallest_difference,
 )
-from blendfilter.files import AnyPath
 from blendfilter.table import Table
 from blendfilter.text import visible
 

@@ -25,13 +25,13 @@ import dspy
 from blendfilter.context import CallNote, calls_of
 from blendfilter.errors import BadArgument, CodeFailed, ModelError, words_of
 from blendfilter.evaluation.provenance import Provenance
-from blendfilter.evaluation.statistics import interval
 from blendfilter.metrics import METRICS, Retrieval, metric, retrieval
 from blendfilter.modules.base import FLAGS, RARE_FLAGS, union
 from blendfilter.records import Excerpt, Passage, Question, WrittenText, cell
 from blendfilter.retrieval.base import trim_of
 from blendfilter.retrieval.callables import as_passage
 from blendfilter.secrets import hidden
+from blendfilter.statistics import interval
 from blendfilter.tasks.base import Task
 from blendfilter.text import folded, shortened
 from blendfilter.version import VERSION

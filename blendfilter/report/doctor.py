@@ -31,7 +31,6 @@ from blendfilter.evaluation.run_loop import RunProgress
 from blendfilter.evaluation.run_passages import Passages
 from blendfilter.evaluation.run_status import RunStatus, Share, check_share, stage_of
 from blendfilter.evaluation.runner import evaluated
-from blendfilter.evaluation.statistics import wilson_interval
 from blendfilter.files import AnyPath
 from blendfilter.filters.cdit import Judge
 from blendfilter.filters.filco import FilCoFilter
@@ -50,6 +49,7 @@ from blendfilter.report.run_text import share
 from blendfilter.resources import sample
 from blendfilter.retrieval.bm25 import BM25
 from blendfilter.run_context import CONCURRENCY, AnyLM, RunContext
+from blendfilter.statistics import wilson_interval
 from blendfilter.table import Table
 from blendfilter.tasks import load
 from blendfilter.tasks.base import Questions

@@ -33,7 +33,6 @@ from blendfilter.evaluation.rows import (
 )
 from blendfilter.evaluation.run import Run
 from blendfilter.evaluation.run_passages import AnswerContext, contexts
-from blendfilter.evaluation.statistics import holm, interval, mcnemar_exact, paired_bootstrap
 from blendfilter.lm.prices import cost_of
 from blendfilter.lm.tokenisers import TokenCounter, tokeniser, tokeniser_for
 from blendfilter.oracles.candidates import sentences_of
@@ -48,6 +47,7 @@ from blendfilter.reproduce.runs import LeftOut, TablePlace, TableRun, not_run
 from blendfilter.reproduce.sources import grouped
 from blendfilter.reproduce.tables import FigureFormat, PaperTable, PrintedFigures, format_of
 from blendfilter.reproduce.verdicts import MARGIN, Verdict, beside_published
+from blendfilter.statistics import holm, interval, mcnemar_exact, paired_bootstrap
 from blendfilter.tasks import TASKS
 
 SECONDS_IN_ALL, RAW = "seconds_in_all", "inclusion_raw"

@@ -42,17 +42,17 @@ from blendfilter.evaluation.rescoring import NAMES, rescored
 from blendfilter.evaluation.rows import Record, corpus_words, filter_lm_of, key_of, searched_in
 from blendfilter.evaluation.run import Run, Runs, named_runs
 from blendfilter.evaluation.run_settings import asked_by
-from blendfilter.evaluation.statistics import (
-    Scores,
-    binomial_n,
-    independent_difference,
-    repeats_variance,
-)
 from blendfilter.files import AnyPath, path_of
 from blendfilter.filters.base import own_filter_lm
 from blendfilter.filters.written import recipe_of
 from blendfilter.prompting import PAPER, Prompts
 from blendfilter.reproduce.tables import PaperTable, name_of_model, parsed
+from blendfilter.statistics import (
+    Scores,
+    binomial_n,
+    independent_difference,
+    repeats_variance,
+)
 from blendfilter.table import Table
 from blendfilter.tasks import TASKS
 

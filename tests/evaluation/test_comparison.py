@@ -17,7 +17,7 @@ from blendfilter.evaluation.comparison import (
     compare_predictions,
     recipe_differences,
 )
-from blendfilter.evaluation.statistics import (
+from blendfilter.statistics import (
     detectable_difference,
     holm,
     lower_bound,

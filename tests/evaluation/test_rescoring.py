@@ -27,9 +27,9 @@ from blendfilter.errors import (
     UnknownName,
 )
 from blendfilter.evaluation.rescoring import rescored
-from blendfilter.evaluation.statistics import bootstrap_interval, wilson_interval
 from blendfilter.lm.budget import Budget
 from blendfilter.records import Question
+from blendfilter.statistics import bootstrap_interval, wilson_interval
 from blendfilter.tasks import TASKS, Questions
 
 

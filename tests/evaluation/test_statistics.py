@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
+from blendfilter import statistics
 from blendfilter.errors import BadArgument
-from blendfilter.evaluation import statistics
-from blendfilter.evaluation.statistics import (
+from blendfilter.statistics import (
     bootstrap_interval,
     detectable_difference,
     holm,

@@ -10,8 +10,8 @@ import pytest
 import blendfilter
 from blendfilter.evaluation.ledger import LedgerEntry
 from blendfilter.evaluation.rows import LOSSES, signature, summarise
-from blendfilter.evaluation.statistics import bootstrap_interval, wilson_interval
 from blendfilter.modules.base import FLAGS
+from blendfilter.statistics import bootstrap_interval, wilson_interval
 
 SETTINGS: dict[str, Any] = {
     "task": "hotpotqa",

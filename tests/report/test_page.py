@@ -22,7 +22,6 @@ from blendfilter.errors import BadArgument, MissingFile
 from blendfilter.evaluation.comparison import chance
 from blendfilter.evaluation.run_folder import METRICS, PREDICTIONS, read_rows
 from blendfilter.evaluation.run_status import RunStatus
-from blendfilter.evaluation.statistics import mcnemar_exact
 from blendfilter.filters.cdit import CDITFilter
 from blendfilter.filters.filco import FilCoFilter
 from blendfilter.filters.knowledge import KnowledgeFilter
@@ -34,6 +33,7 @@ from blendfilter.report import page as pages
 from blendfilter.report.page import Pieces, head_of, inlined, judgements, packed
 from blendfilter.report.run_text import LOSS_WORDS, OFFLINE
 from blendfilter.resources import sample
+from blendfilter.statistics import mcnemar_exact
 from blendfilter.text import folded
 
 pytestmark = pytest.mark.usefixtures("fresh_dspy")

@@ -18,7 +18,6 @@ from small_world import CountingEngine
 from blendfilter import Run, compare, load
 from blendfilter.errors import RunFailed
 from blendfilter.evaluation.run_passages import contexts
-from blendfilter.evaluation.statistics import holm
 from blendfilter.journal import Journal, digest
 from blendfilter.lm.offline import read
 from blendfilter.reproduce import printing, results, runs, sources, tables
@@ -26,6 +25,7 @@ from blendfilter.reproduce.inputs import RowInputs
 from blendfilter.reproduce.readers import RowReaders
 from blendfilter.reproduce.results import ResultLine
 from blendfilter.reproduce.tables import PaperTable
+from blendfilter.statistics import holm
 from blendfilter.tasks import TASKS, Questions
 
 

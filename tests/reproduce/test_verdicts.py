@@ -19,11 +19,11 @@ from small_world import CountingEngine, done_by
 import blendfilter as bf
 from blendfilter.cli import main
 from blendfilter.errors import BadArgument, BlendFilterError, RunMismatch
-from blendfilter.evaluation.statistics import binomial_n, independent_difference
 from blendfilter.prompting import PAPER, Prompts
 from blendfilter.reproduce import printing, tables
 from blendfilter.reproduce.verdicts import NOT_REPRODUCED, REPRODUCED, decide, judged, verdicts
 from blendfilter.resources import sample
+from blendfilter.statistics import binomial_n, independent_difference
 
 # the interval
 
