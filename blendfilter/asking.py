@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from functools import cache, lru_cache, partial
 from json import dumps
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, NamedTuple, Self
 
 import anyio.to_thread
 import dspy
@@ -43,6 +43,7 @@ from blendfilter.prompting import (
     worded_as,
 )
 from blendfilter.records import Passage, one_line
+from blendfilter.shipped import BASE, CHAT, SMALL, ShippedStep
 from blendfilter.tasks import TASKS
 
 REPLY_TOKENS = 256  # cap of a reasoning or a passage (which the paper leaves open); `--reply-tokens` sets another
@@ -149,6 +150,10 @@ class Ask(dspy.Predict):
         super().__init__(signature.with_instructions(prompts[template].instructions), **config)
         self.name = stage
         self.raw = RawPrompting()
+        self.words = self.signature.instructions  # of its template and task
+        self.shipped: Mapping[
+            str, ShippedStep
+        ] = {}  # by kind of model, what `Filter.ship` gave it
         self.reply_tokens: int | None = None  # what `TaskWording.reply_tokens` made of the cap
         self.template = prompts[template]
         if isinstance(adapter, TemplateAdapter):
@@ -233,15 +238,13 @@ class Ask(dspy.Predict):
                 stacklevel=1,
             )
         # the papers' shape is one message
-        turns = self._learns_from(inputs) == "turns" and not self.template.of_set
+        turns = kind_of_model(self._lm_for(inputs)) == SMALL and not self.template.of_set
         return self.adapter.for_call(json=self._held(inputs), turns=turns)
 
-    def _learns_from(self, inputs: Mapping[str, Any]) -> Literal["raw", "turns", ""]:
-        """How a model that learns a form from examples alone is shown them: in a raw prompt, or as turns of a chat."""
-        lm = self._lm_for(inputs)
-        if getattr(lm, "endpoint", "chat") == "completions":
-            return "raw"
-        return "turns" if family_of(lm).small else ""
+    def shipped_for(self, lm: dspy.BaseLM) -> ShippedStep | None:
+        """The shipped program's step that a model is asked by; None where the predictor has a program of its own."""
+        own = self.demos != self.task_demos or self.signature.instructions != self.words
+        return None if own else self.shipped.get(kind_of_model(lm))
 
     def _lm_for(self, inputs: Mapping[str, Any]) -> Any:
         """The model of one call. Raises: BadArgument where there is none."""
@@ -263,13 +266,20 @@ class Ask(dspy.Predict):
         """The inputs of one call, with demonstrations for a model that needs them, and the stops of a raw prompt."""
         if not isinstance(self.adapter, TemplateAdapter):
             return inputs
-        inputs = {**inputs, "demos": self._demos_shown(inputs.get("demos") or self.demos)}
-        if not (how := self._learns_from(inputs)):
+        lm = self._lm_for(inputs)
+        kind, shipped = kind_of_model(lm), self.shipped_for(lm)
+        demos = self._demos_shown(inputs.get("demos") or self.demos)
+        if shipped is not None and not inputs.get("demos"):
+            demos = shipped.demos or demos
+            signature = self.signature.with_instructions(shipped.instructions)
+            inputs = {**inputs, "signature": signature}
+        inputs = {**inputs, "demos": demos}
+        if kind == CHAT:
             return inputs
         if not self.template.of_set:  # the papers show such a step none
             own = self.raw.json_demos if self._held(inputs) else self.raw.demos
             inputs["demos"] = inputs["demos"] or [*own]
-        stop = [*self.raw.stop] if how == "raw" else []
+        stop = [*self.raw.stop] if kind == BASE else []
         # such a model numbers on, past the last passage
         if _JUDGEMENTS & self.signature.output_fields.keys():
             stop.append(f"\n{len(inputs['knowledge'])}:")
@@ -351,6 +361,13 @@ class Ask(dspy.Predict):
             return tokens(self._renders.render(self.signature, [], given)) <= max_tokens
 
         return fitted(passages, fits)
+
+
+def kind_of_model(lm: dspy.BaseLM) -> str:
+    """The kind of a model (`blendfilter.shipped`): base and small ones learn a form from examples alone."""
+    if getattr(lm, "endpoint", "chat") == "completions":
+        return BASE
+    return SMALL if family_of(lm).small else CHAT
 
 
 def fitted(passages: Sequence[Passage], fits: Callable[[list[str]], bool]) -> list[str]:
@@ -444,7 +461,7 @@ class Demonstration(pydantic.BaseModel):
     @property
     def relevant(self) -> list[int]:
         """The numbers of the knowledge that is judged relevant."""
-        return [i for i, line in enumerate(self.relevance or ()) if line.startswith("relevant")]
+        return relevant_in(self.relevance or ())
 
     @property
     def judged_alone(self) -> list[dict[str, str]]:
@@ -486,23 +503,7 @@ class Demonstration(pydantic.BaseModel):
             fields["topic"] = self.topic
         if self.relevance is None:
             return fields
-        lines = "\n".join(f"{i}: {line}" for i, line in enumerate(self.relevance))
-        listed = ", ".join(map(str, self.relevant)) or "none"
-        ids, judgement = listed, f"{lines}\nIds: {listed}"
-        if json:
-            judged = [
-                {"id": i, "reason": _JUDGED.sub("", line), "relevant": i in self.relevant}
-                for i, line in enumerate(self.relevance)
-            ]
-            ids = dumps({"ids": self.relevant})
-            judgement = dumps({"judgements": judged, "ids": self.relevant}, ensure_ascii=False)
-        return {
-            **fields,
-            "relevance": lines,
-            "context": lines,
-            "ids": ids,
-            "judgement": judgement,
-        }
+        return {**fields, **relevance_fields(self.relevance, json=json)}
 
     def found(self, hop: WorkedHop) -> list[str]:
         return [self.knowledge[number] for number in hop.knowledge]
@@ -530,6 +531,33 @@ def read_demos(path: str | Path) -> list[Demonstration]:
 _JUDGED = re.compile(r"(?:ir)?relevant - (?=\S)")
 DemoFields = Callable[[Demonstration], Mapping[str, Any]]
 """Makes a predictor's fields of a demonstration."""
+
+
+def relevant_in(relevance: Iterable[str]) -> list[int]:
+    """The numbers of the lines that judge relevant."""
+    return [at for at, line in enumerate(relevance) if line.startswith("relevant")]
+
+
+def relevance_fields(relevance: Sequence[str], *, json: bool = False) -> dict[str, str]:
+    """What the steps of BlendFilter's filters reply and read, of a line a passage, "relevant - why" or "irrelevant …".
+
+    `json`: replies that may be held to a schema are in JSON.
+
+    >>> relevance_fields(["irrelevant - another town", "relevant - the year"])["ids"]
+    '1'
+    """
+    relevant = relevant_in(relevance)
+    lines = "\n".join(f"{i}: {line}" for i, line in enumerate(relevance))
+    listed = ", ".join(map(str, relevant)) or "none"
+    ids, judgement = listed, f"{lines}\nIds: {listed}"
+    if json:
+        judged = [
+            {"id": i, "reason": _JUDGED.sub("", line), "relevant": i in relevant}
+            for i, line in enumerate(relevance)
+        ]
+        ids = dumps({"ids": relevant})
+        judgement = dumps({"judgements": judged, "ids": relevant}, ensure_ascii=False)
+    return {"relevance": lines, "context": lines, "ids": ids, "judgement": judgement}
 
 
 class TaskWording(pydantic.BaseModel):
@@ -644,6 +672,7 @@ class TaskWording(pydantic.BaseModel):
         elif not template.keeps_its_words:
             words = self.instructions_for(template)
         predictor.signature = predictor.signature.with_instructions(words)
+        predictor.words = words
         if name in _SHOWN_RAW:
             predictor.raw = RawPrompting(
                 self._raw_demos(predictor, json=False),

@@ -226,10 +226,7 @@ class TestProgram:
 
     def test_one_that_does_not_ship_is_one_line(self, blendfilter: Command) -> None:
         for path, error in (
-            (
-                "programs/nq/filco.json",
-                "no program at programs/nq/filco.json: the package brings none, only the tasks'",
-            ),
+            ("programs/nq/filco.json", "no program at programs/nq/filco.json: check the path, make one"),
             (resources.programs() / "nq" / "default.json", "a task's wording, which is used without being named"),
         ):
             run = ("ask", "Who?", "--lm", "offline", "--method", "direct-retrieval", "--filter", "filco")

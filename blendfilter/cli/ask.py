@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 from blendfilter.cli.app import command
 from blendfilter.cli.console import say, show
 from blendfilter.cli.making import connect_both, maker, retriever, say_what_answers
-from blendfilter.cli.options import WORDINGS, AnySources, MethodOptions, Models, Sources
+from blendfilter.cli.options import (
+    WORDINGS,
+    AnySources,
+    InModel,
+    MethodOptions,
+    Models,
+    Sources,
+)
 from blendfilter.errors import BadArgument, ModelError
 from blendfilter.records import whole_characters
 from blendfilter.settings import Argument, Decoding, Option
@@ -34,7 +41,7 @@ class AskOptions(Sources, MethodOptions, Models, Decoding, panel="Output"):
     """Queries, passages, what was kept and why."""
     full: bool = False
     """The trace with every text whole, nothing cut."""
-    no_cache: Annotated[bool, Option(panel="Model")] = False
+    no_cache: InModel[bool] = False
     """Ask the model, though it was asked the same before."""
 
 
@@ -64,7 +71,7 @@ def ask(options: AskOptions) -> None:
         module = with_filter_lm(module, filter_lm)
     if sample:
         say("no --corpus and no --index: asking the sample world that comes with blendfilter")
-    say_what_answers(options, options.prompts, module)
+    say_what_answers(options, module)
     check_reader(module, lm)
     with noting() as notes, dspy.context(lm=lm, **{CARRIED: asker()}):
         try:

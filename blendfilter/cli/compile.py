@@ -1,14 +1,17 @@
 """`blendfilter compile`: a DSPy optimiser over a filter or a method, saved as a program with its recipe.
 
-FilCo's filters are compiled against silver contexts (a file, or one made of questions), CDIT's judge against passages
-that are gold and others, a method against its task's metric.
+FilCo's filters are compiled against silver contexts (a file, or one made of questions), CDIT's judge and BlendFilter's
+knowledge filters against passages that are gold and others, a method against its task's metric.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 
 from pydantic import Field
 
@@ -19,7 +22,6 @@ from blendfilter.cli.making import (
     connect,
     connect_both,
     maker,
-    prompts_in,
     retriever,
     say_unshown,
     say_what_answers,
@@ -28,21 +30,23 @@ from blendfilter.cli.options import (
     METHODS,
     TASKS,
     AnySources,
-    DemosFile,
     FilterModelOptions,
     FilterName,
+    InLimits,
+    InModel,
+    InOutput,
     KOfMethod,
     Limit,
     MethodOptions,
     ModelOptions,
     Models,
     PricesFile,
-    PromptsName,
-    ReplyTokens,
+    PromptOptions,
     RuleOptions,
     SpendingOptions,
 )
 from blendfilter.cli.silver import say_left_out
+from blendfilter.compiling.settings import SearchSettings
 from blendfilter.errors import BadArgument, UnknownName
 from blendfilter.settings import Argument, Decoding, Option, Rare, Settings
 from blendfilter.table import Table
@@ -53,15 +57,35 @@ if TYPE_CHECKING:
     from blendfilter.compiling.compile import Compiled
     from blendfilter.filters.cdit import Mode
     from blendfilter.filters.filco import Unit
+    from blendfilter.lm.model import ConnectedLM
     from blendfilter.oracles.measures import Measure
+    from blendfilter.tasks import Questions
 
 FILTERS: dict[str, Unit] = {"filco": "sentence", "filco-passage": "passage"}
 """What is compiled against silver contexts."""
 JUDGES: dict[str, Mode] = {"cdit": "word", "cdit-components": "components"}
-"""What is compiled against gold passages and others; anything else is a method, compiled against answers."""
+"""What is compiled against single passages, gold ones and others."""
+SELECTORS = ("knowledge", "one-call")
+"""What is compiled against the gold ones among passages; anything else is a method, compiled against answers."""
+POOLS = {
+    **dict.fromkeys(FILTERS, "filco"),
+    **dict.fromkeys(JUDGES, "cdit"),
+    **dict.fromkeys(SELECTORS, "knowledge"),
+}
+"""The pool of each."""
 Examples = list["dspy.Example"]
-Material = tuple[Any, Examples, Examples, Callable[..., Any], str]
-"""The module, the examples it is compiled on and those held back, its metric, and what the recipe calls the measure."""
+
+
+class Material(NamedTuple):
+    """What `compile_program` compiles, on which examples, by which metric, and its name in the recipe."""
+
+    student: Any
+    trainset: Examples
+    valset: Examples
+    metric: Callable[..., Any]
+    measure: str
+    pool: Sequence[dspy.Example] = ()
+    beside: tuple[str, Callable[..., float]] | None = None
 
 
 class ExampleOptions(AnySources, panel="Data"):
@@ -80,24 +104,13 @@ class ExampleOptions(AnySources, panel="Data"):
     allow_empty_answers: Annotated[bool, Option(rare=True, of=(*FILTERS,))] = False
     """filco: choose nothing where a question's answers are articles and punctuation alone."""
     train: int = Field(40, ge=1)
-    """Questions that are compiled on."""
+    """Questions that are compiled on; with --pool, those by which demonstrations are chosen."""
+    pool: Annotated[str | None, Option(of=(*POOLS,))] = None
+    """Where demonstrations come from: own (the package's examples) or a file of such; else from the questions."""
     valid: Rare[int] = Field(20, ge=1)
     """Questions held back for the scores before and after."""
-    seed: Rare[int] = 0
-    """Of the split and of every random choice."""
     negatives: Annotated[int | None, Option(rare=True, of=(*JUDGES,))] = Field(None, ge=1)
     """cdit: passages of a question that are not gold (1); gold ones are as many at most."""
-
-
-class MIPROOptions(Settings, panel="Method", of=("mipro",)):
-    """How far mipro and gepa search."""
-
-    candidates: Rare[int | None] = Field(None, ge=2)
-    """mipro: instructions, and sets of demonstrations, to choose from (4)."""
-    trials: Rare[int | None] = Field(None, ge=1)
-    """mipro: combinations tried (8)."""
-    metric_calls: Annotated[int | None, Option(rare=True, of=("gepa",))] = Field(None, ge=1)
-    """gepa: answers measured. Without it: by the data's size."""
 
 
 class WeightOptions(Settings, panel="Method", of=(*FILTERS,)):
@@ -113,8 +126,9 @@ class WeightOptions(Settings, panel="Method", of=(*FILTERS,)):
 
 class CompileOptions(
     ExampleOptions,
+    SearchSettings,
+    PromptOptions,
     RuleOptions,
-    MIPROOptions,
     WeightOptions,
     Models,
     Decoding,
@@ -126,33 +140,25 @@ class CompileOptions(
     what: Annotated[
         Argument[str],
         Option(
-            help="filco, filco-passage (against silver contexts); cdit, cdit-components (against gold passages and "
-            f"others); or a method: {', '.join(METHODS)}."
+            help="filco, filco-passage (against silver contexts); cdit, cdit-components, knowledge, one-call (against "
+            f"gold passages and others); or a method: {', '.join(METHODS)}."
         ),
     ]
     task: Annotated[str, Option(panel="Data", help=f"{', '.join(TASKS)}.")]
-    out: Annotated[Path, Option(panel="Output")]
+    out: InOutput[Path]
     """The program's file, JSON: --program of ask and eval reads it."""
-    run: Annotated[Path, Option(panel="Output")]
+    run: InOutput[Path]
     """The folder of the journal; the same command again goes on there."""
+    plan: InLimits[bool] = False
+    """Say how many calls and tokens it would take, and what they would cost; no model is asked."""
     filter: FilterName = None
-    optimizer: str = "bootstrap"
-    """labeled (training rows as demonstrations), bootstrap (answers of the model that the metric accepts),
-    mipro (instructions and demonstrations, searched; wants optuna), gepa (instructions, by reflection)."""
-    max_demos: Rare[int] = Field(4, ge=0)
-    """Demonstrations a predictor gets at the most."""
-    max_demo_tokens: Rare[int | None] = Field(None, ge=0)
-    """Tokens that a predictor's demonstrations may have; the longest are dropped first."""
     mode: Annotated[str | None, Option(rare=True, of=(*JUDGES,))] = None
     """cdit: word (one word, True or False; the default) or components (what was compared too)."""
     threshold: Rare[float | None] = None
     """The score from which an answer may become a demonstration (filco 0.55, a method 1)."""
-    teacher_lm: Annotated[str | None, Option(panel="Model")] = None
+    teacher_lm: Rare[InModel[str | None]] = None
     """A better model that fills demonstrations, proposes and reflects. Without it: --lm."""
-    prompts: PromptsName = None
-    demos: DemosFile = None
-    reply_tokens: ReplyTokens = None
-    concurrency: Annotated[int, Option(panel="Limits", rare=True)] = Field(4, ge=1)
+    concurrency: Rare[InLimits[int]] = Field(4, ge=1)
     """Model calls in flight."""
     prices: PricesFile = None
 
@@ -163,8 +169,8 @@ class CompileOptions(
         what = self.what
         if self.optimizer not in OPTIMIZERS:
             raise UnknownName.of("optimiser", self.optimizer, OPTIMIZERS)
-        if what not in (*FILTERS, *JUDGES, *METHODS) and ":" not in what:
-            known = (*FILTERS, *JUDGES, *METHODS)
+        known = (*POOLS, *METHODS)
+        if what not in known and ":" not in what:
             raise UnknownName.of(
                 "filter or method", what, known, "- or package:Class for one of your own"
             )
@@ -192,7 +198,7 @@ class CompileOptions(
                 f"--reply-tokens is for reasonings, passages and judgements; {what} replies with ids: leave it out"
             )
         needless = self.given_options("filter", FilterModelOptions)
-        if needless and what in (*FILTERS, *JUDGES):
+        if needless and what in POOLS:
             raise BadArgument(f"{needless[0]} is for methods; {what} is a filter itself")
 
     def retriever(self, questions: Any) -> Any:
@@ -212,11 +218,32 @@ class CompileOptions(
             read(self.valid_data), self.valid, self.seed
         )
 
+    def halves(self, examples: Callable[[Questions], Examples]) -> tuple[Examples, Examples]:
+        """The same of question files."""
+        from blendfilter.tasks import load
+
+        questions = load(self.task, self.data, limit=self.limit)
+        return self.split(examples(questions), lambda path: examples(load(self.task, path)))
+
+    def pooled(self) -> list[Any]:
+        """The rows of the pool; none without one."""
+        from blendfilter.compiling.pool import read_pool
+
+        return [] if self.pool is None else read_pool(POOLS[self.what], self.pool)
+
     def note(self) -> str:
         """That the examples are the sample world's, where they are."""
-        source = {} if self.silver is None else _silver_settings(self.silver).get("data", {})
-        sample = "sample" in (self.data, source.get("source"))
-        return "compiled on the sample world: shows the form, not a gain" if sample else ""
+        from blendfilter.oracles.silver_making import Places, read_recipe
+
+        source = self.data
+        if self.silver is not None:
+            settings = read_recipe(Places.of(self.silver)).get("settings", {})
+            source = settings.get("data", {}).get("source")
+        return (
+            "compiled on the sample world: shows the form, not a gain"
+            if source == "sample"
+            else ""
+        )
 
 
 @command("compile")
@@ -236,77 +263,90 @@ def compile_command(options: CompileOptions) -> None:
     from blendfilter.compiling.compile import compile_program
     from blendfilter.compiling.programs import check_place, save_program, state_of
 
-    what, task, run, out = options.what, options.task, options.run, options.out
+    what, run, out = options.what, options.run, options.out
     check_place(out)
     options.check()
     budget = options.budget()
-    connects, connects_filter = connect_both(options)
+    connects, connects_filter = connect_both(options, keyless=options.plan)
     lm, filter_lm = connects(), connects_filter()
     teacher = None
     if options.teacher_lm is not None:
-        teacher = connect(ModelOptions(lm=options.teacher_lm), prices=options.prices)
-    with Bars() as bars:
+        teacher = connect(
+            ModelOptions(lm=options.teacher_lm), prices=options.prices, keyless=options.plan
+        )
+    with Bars() as bars, ExitStack() as stack:
+        if options.plan:
+            options = options.but(run=Path(stack.enter_context(TemporaryDirectory())))
         if what in FILTERS:
-            student, train, valid, metric, measure = _filter(options, bars)
+            given = _filter(options, bars)
         elif what in JUDGES:
-            student, train, valid, metric, measure = _judge(options)
+            given = _judge(options)
+        elif what in SELECTORS:
+            given = _selector(options)
         else:
-            student, train, valid, metric, measure = _method(options)
-        say_what_answers(options, options.prompts, student)
-        done = compile_program(
-            student,
-            train,
-            valset=valid,
-            metric=metric,
-            run=run,
-            optimizer=options.optimizer,
-            lm=lm,
-            teacher=teacher,
-            filter_lm=filter_lm,
-            seed=options.seed,
-            max_demos=options.max_demos,
-            max_demo_tokens=options.max_demo_tokens,
-            **options.given(MIPROOptions),
-            concurrency=options.concurrency,
-            budget=budget,
-            task=task,
-            measure=measure,
+            given = _method(options)
+        say_what_answers(options, given.student)
+        compiled = partial(
+            compile_program,
+            **given._asdict(),
+            **options.given(SearchSettings, "task", "concurrency"),
             note=options.note(),
-            out=out,
             progress=bars,
         )
+        models: dict[str, Any] = {"lm": lm, "teacher": teacher, "filter_lm": filter_lm}
+        if options.plan:
+            _plan(compiled, models, options.run)
+            return
+        done = compiled(**models, budget=budget, run=run, out=out)
     save_program(done.program, out, done.recipe)
     scored = (
         "balanced accuracy, {} pairs held back" if what in JUDGES else "score on {} held back"
     )
-    _summarise(done, out, scored, changed=state_of(done.program) != state_of(student))
+    _summarise(done, out, scored, changed=state_of(done.program) != state_of(given.student))
 
 
-def _wording_of(task: str) -> str:
-    from blendfilter.tasks import TASKS
+def _plan(
+    compiled: Callable[..., Compiled],
+    models: Mapping[str, ConnectedLM | None],
+    folder: Path,
+) -> None:
+    """Say what the work would take, from a rehearsal by the offline reader."""
+    from blendfilter.evaluation.ledger import money
+    from blendfilter.evaluation.plan import Estimator, Rehearsal, added, of_models
 
-    if task not in TASKS:
-        raise UnknownName.of("task", task, TASKS)
-    wording: str = TASKS[task].wording
-    return wording
+    rehearsal, estimator = Rehearsal(), Estimator()
+    stand_ins = {name: rehearsal.stand_in(model) for name, model in models.items() if model}
+    compiled(**stand_ins, run=folder / "rehearsal")
+    by_stage, everything = dict[str, list[Any]](), estimator.estimates(rehearsal.calls)
+    for estimate in everything:
+        by_stage.setdefault(estimate.call.stage or "proposing", []).append(estimate)
+    rows = []
+    for name, estimates in {**by_stage, "total": everything}.items():
+        tokens = (added(estimates, figure) for figure in ("tokens_in", "tokens_out"))
+        counts = (f"{count:,.0f}" for count in (len(estimates), *tokens))
+        rows.append([name, *counts, money(added(estimates, "cost"))])
+    notes = [
+        "nothing was spent: the offline reader stood in for the model, whose replies decide how many calls there are",
+        *of_models("tokens", estimator.tokenisers),
+        *of_models("prices", estimator.prices),
+    ]
+    header = ["stage", "calls", "tokens in", "tokens out", "cost"]
+    show(Table(header, rows, "plan", notes=notes, totals=1))
 
 
 def _filter(options: CompileOptions, progress: Bars) -> Material:
-    from blendfilter.asking import TaskWording
     from blendfilter.compiling.silver import silver_examples, silver_metric
     from blendfilter.filters.registry import make_filter
     from blendfilter.oracles.measures import MEASURES, can_label, measure_for
     from blendfilter.oracles.silver_rows import read_silver
 
-    what, task, templates = options.what, options.task, prompts_in(options.prompts)
-    wording = TaskWording.of(_wording_of(task)).with_demos(options.demos)
+    what, task = options.what, options.task
+    worded: dict[str, Any] = {"wording": options.worded(task), "prompts": options.prompts}
     weights = options.given(WeightOptions, "threshold")
     metric = silver_metric(
-        **{name.removeprefix("weight_"): value for name, value in weights.items()},
-        wording=wording,
-        prompts=templates,
+        **{name.removeprefix("weight_"): value for name, value in weights.items()}, **worded
     )
-    student = make_filter(what, wording=wording, prompts=templates)
+    student = make_filter(what, **worded)
     if options.measure is not None and options.measure not in MEASURES:
         raise UnknownName.of("measure", options.measure, MEASURES)
     if options.silver is not None:
@@ -329,26 +369,22 @@ def _filter(options: CompileOptions, progress: Bars) -> Material:
         say_left_out(measure, len(rows) - len(labelled), len(labelled))
         return silver_examples(labelled, FILTERS[what])
 
-    return student, *options.split(examples(file), examples), metric, measure
+    pool = [row.example(FILTERS[what]) for row in options.pooled()]
+    return Material(student, *options.split(examples(file), examples), metric, measure, pool)
 
 
 def _judge(options: CompileOptions) -> Material:
-    from blendfilter.asking import TaskWording
     from blendfilter.compiling.examples import consistency, consistency_examples
-    from blendfilter.filters.cdit import CDITFilter, choose_rules
-    from blendfilter.tasks import load
+    from blendfilter.filters.cdit import CDITFilter
 
-    what, task = options.what, options.task
-    wording = TaskWording.of(_wording_of(task)).with_demos(options.demos)
-    wording = wording.with_reply_tokens(options.reply_tokens)
-    rules = choose_rules(options.rule or (), options.rules)
+    rules = options.chosen_rules()
     # the judge itself refuses one that it does not know
-    mode = cast("Mode", options.mode or JUDGES[what])
-    student = CDITFilter(mode, rules, wording=wording, prompts=prompts_in(options.prompts))
-    say_unshown(options.demos, student, what)
+    mode = cast("Mode", options.mode or JUDGES[options.what])
+    wording = options.worded(options.task)
+    student = CDITFilter(mode, rules, wording=wording, prompts=options.prompts)
+    say_unshown(options.demos, student, options.what)
 
-    def examples(data: str | Path | None, limit: int | None = None) -> Examples:
-        questions = load(task, data, limit=limit)
+    def examples(questions: Questions) -> Examples:
         made = consistency_examples(
             questions,
             rules=rules,
@@ -364,15 +400,33 @@ def _judge(options: CompileOptions) -> Material:
             )
         return made
 
-    halves = options.split(examples(options.data, options.limit), examples)
+    halves = options.halves(examples)
     train, valid = ([pair for each in half for pair in each.pairs] for half in halves)
-    return (
-        student,
-        train,
-        valid,
-        consistency,
-        f"consistency {'+'.join(rule.name for rule in rules)}",
-    )
+    pool = [row.example(rules) for row in options.pooled()]
+    measure = f"consistency {'+'.join(rule.name for rule in rules)}"
+    return Material(student, train, valid, consistency, measure, pool)
+
+
+def _selector(options: CompileOptions) -> Material:
+    from blendfilter.compiling import examples
+    from blendfilter.filters.registry import make_filter
+
+    wording = options.worded(options.task)
+    student = make_filter(options.what, wording=wording, prompts=options.prompts)
+
+    def relevant(questions: Questions) -> Examples:
+        retriever = options.retriever(questions)
+        if retriever is None:
+            raise BadArgument(
+                f"{options.what} chooses among passages that are found: name a corpus (--corpus, --index)"
+            )
+        k = options.k or DEFAULT_K
+        return examples.relevance_examples(questions, retriever, k=k, seed=options.seed)
+
+    halves = options.halves(relevant)
+    pool = [row.example() for row in options.pooled()]
+    order = ("the retriever's first, as many as are kept", examples.relevance_of_order)
+    return Material(student, *halves, examples.relevance, "relevance", pool, order)
 
 
 def _method(options: CompileOptions) -> Material:
@@ -381,37 +435,27 @@ def _method(options: CompileOptions) -> Material:
 
     task = options.task
     questions = load(task, options.data, limit=options.limit)
-    how = MethodOptions(
-        method=options.what,
-        **options.given("k", "filter", "prompts", "demos", "reply_tokens"),
-    )
+    how = MethodOptions(method=options.what, **options.given("k", "filter", PromptOptions))
     make = maker(how, questions.task.wording, top_p=options.top_p)
     halves = options.split(questions.examples(), lambda path: load(task, path).examples())
     module = make(options.retriever(questions))
-    metric = (
-        questions.metric
-        if options.threshold is None
-        else AcceptingMetric(questions.metric, options.threshold)
-    )
-    return module, *halves, metric, questions.task.metrics[0]
+    metric: Callable[..., Any] = questions.metric
+    if options.threshold is not None:
+        metric = AcceptingMetric(metric, options.threshold)
+    return Material(module, *halves, metric, questions.task.metrics[0])
 
 
 def _measure_of(silver: Path, task: str, measure: str | None) -> str:
     """The oracle of a silver file: as its recipe says, else `measure`. Raises: BadArgument where they differ."""
-    oracle = _silver_settings(silver).get("oracle", {})
+    from blendfilter.oracles.silver_making import oracle_of
+
+    oracle = oracle_of(silver)
     for name, wanted in (("task", task), ("measure", measure)):
         if wanted is not None and wanted != (known := oracle.get(name, wanted)):
             raise BadArgument(
                 f"{silver} was made with {name} {known}, not {wanted}: give --{name} {known}, or another file"
             )
     return measure or str(oracle.get("measure", ""))
-
-
-def _silver_settings(silver: Path) -> dict[str, Any]:
-    """How a silver file was made, by its recipe; nothing where it has none."""
-    from blendfilter.oracles.silver_making import Places, read_recipe
-
-    return dict(read_recipe(Places.of(silver)).get("settings", {}))
 
 
 def _make_silver(options: CompileOptions, measure: Measure, progress: Bars) -> Path:
@@ -447,8 +491,16 @@ def _summarise(done: Compiled, out: Path, scored: str, *, changed: bool) -> None
     rows = [[scored.format(before.n), f"{before.value:.3f}", f"{after.value:.3f}"]]
     if before.failed or after.failed:
         rows.append(["of these without an answer", str(before.failed), str(after.failed)])
+    if recipe.beside is not None:
+        rows.append([recipe.beside.metric, "", f"{recipe.beside.before:.3f}"])
     title = f"{recipe.module} by {recipe.optimizer}, {recipe.task} {recipe.measure}"
     show(Table(["", "before", "after"], rows, title))
+    for words, gain in (("gain", recipe.gain), ("beside that order", recipe.beside)):
+        if gain is not None:
+            difference = gain.after - gain.before
+            show(
+                f"{words}: {difference:+.3f} [{gain.low:+.3f}, {gain.high:+.3f}], paired, 95 %"
+            )
     show(
         f"demonstrations: {recipe.settings['demos']} over {predictors} predictor{'s'[: predictors != 1]}; "
         f"the journal holds {spent.calls:,} calls, {spent.tokens_in:,} tokens in, {spent.tokens_out:,} out"

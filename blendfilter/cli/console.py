@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from json import dumps
 from typing import TYPE_CHECKING, Any
 
 from blendfilter.secrets import hidden
@@ -20,6 +21,11 @@ def show(*parts: str | Table) -> None:
     for part in parts:
         text = f"{part.text(terminal_width())}\n" if isinstance(part, Table) else part
         print(visible(text), flush=True)
+
+
+def show_figures(figures: Any, text: str | Table, *, as_json: bool) -> None:
+    """Print figures as text, or (`--json`) all of them as JSON."""
+    show(dumps(figures.as_dict(), ensure_ascii=False, indent=2) if as_json else text)
 
 
 def say(line: str) -> None:

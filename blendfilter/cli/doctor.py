@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from json import dumps
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
 from blendfilter.cli.app import State, command
-from blendfilter.cli.console import say, show
-from blendfilter.cli.making import connect, prompts_in, say_what_answers
+from blendfilter.cli.console import say, show_figures
+from blendfilter.cli.making import connect, say_what_answers
 from blendfilter.cli.options import (
     AsJson,
     DemosFile,
+    InData,
+    InLimits,
+    InOutput,
     MaxBadReplies,
     ModelOptions,
     PricesFile,
@@ -21,18 +22,17 @@ from blendfilter.cli.options import (
     SpendingOptions,
 )
 from blendfilter.errors import BadArgument
-from blendfilter.settings import Option
 
 
 class DoctorOptions(ModelOptions, SpendingOptions):
     """The settings of `blendfilter doctor`."""
 
     prices: PricesFile = None
-    questions: Annotated[int, Option(panel="Data")] = 20
+    questions: InData[int] = 20
     """How many of the sample's questions, spread over its kinds."""
-    run: Annotated[Path | None, Option(panel="Output")] = None
+    run: InOutput[Path | None] = None
     """The run's folder; the same command again goes on there. Else a temporary one."""
-    concurrency: Annotated[int, Option(panel="Limits")] = 16
+    concurrency: InLimits[int] = 16
     """Model calls in flight."""
     max_bad_replies: MaxBadReplies = 0.05
     prompts: PromptsName = None
@@ -58,9 +58,8 @@ def doctor(options: DoctorOptions) -> None:
         )
     check_share(options.max_bad_replies, "--max-bad-replies")
     lm = connect(options)
-    templates = prompts_in(options.prompts)
     wording = TaskWording.of("hotpotqa").with_demos(options.demos)
-    say_what_answers(options, options.prompts)
+    say_what_answers(options)
     examination = examine(
         lm,
         questions=options.questions,
@@ -68,14 +67,11 @@ def doctor(options: DoctorOptions) -> None:
         concurrency=options.concurrency,
         budget=budget,
         max_bad_replies=options.max_bad_replies,
-        prompts=templates,
+        prompts=options.prompts,
         wording=wording,
     )
-    if options.as_json:
-        show(dumps(examination.as_dict(), ensure_ascii=False, indent=2))
-    else:
-        show(text_of(examination).removesuffix("\n"))
-        show(f"run: {examination.run.folder}")
+    text = f"{text_of(examination)}run: {examination.run.folder}"
+    show_figures(examination, text, as_json=options.as_json)
     if not examination.healthy:
         say("this model does not do what the pipeline asks: see what to change")
         raise typer.Exit(1)

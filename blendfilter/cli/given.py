@@ -102,29 +102,21 @@ def _option(param: Any) -> str:
 
 def _take_named_source(ctx: typer.Context) -> None:
     """Leave out the sources of passages of the file and the run where the command line names one."""
-    origins = {
-        name: origin
-        for name in _sources(ctx)
-        if (origin := ctx.get_parameter_source(name)) is not None
-    }
-    if any(origin.name == "COMMANDLINE" for origin in origins.values()):
-        for name, origin in origins.items():
-            if origin.name == "DEFAULT_MAP":
-                ctx.params[name] = None
-                ctx.set_parameter_source(name, type(origin).DEFAULT)
-
-
-def _sources(ctx: typer.Context) -> list[str]:
-    """The command's sources of passages that exclude each other; `reproduce` has one for each task."""
-    params = {
+    options = {
         param.name: param for param in ctx.command.params if isinstance(param, TyperOption)
     }
-    corpus = params.get("corpus")
-    return (
-        []
-        if corpus is None or corpus.multiple
-        else [name for name in SOURCES if name in params]
-    )
+    if "corpus" not in options or options["corpus"].multiple:
+        return  # `reproduce` has a source for each task
+    origins = {
+        name: origin
+        for name in SOURCES
+        if (origin := ctx.get_parameter_source(name)) is not None
+    }
+    named = any(origin.name == "COMMANDLINE" for origin in origins.values())
+    for name, origin in origins.items():
+        if named and origin.name == "DEFAULT_MAP":
+            ctx.params[name] = None
+            ctx.set_parameter_source(name, type(origin).DEFAULT)
 
 
 def _before(file: Mapping[str, Any], run: Mapping[str, Any]) -> dict[str, Any]:
@@ -160,16 +152,6 @@ def _is_setting(param: Any) -> bool:
     )
 
 
-def _params(ctx: typer.Context) -> dict[str, Any]:
-    """What a file may set, by the names that it is written under: options without dashes, and arguments."""
-    return {
-        spelled.lstrip("-"): param
-        for param in ctx.command.params
-        if not (isinstance(param, TyperOption) and param.is_eager)
-        for spelled in param.opts
-    }
-
-
 def _read(ctx: typer.Context, path: Path) -> dict[str, Any]:
     from blendfilter.files import path_of
 
@@ -186,8 +168,17 @@ def _read(ctx: typer.Context, path: Path) -> dict[str, Any]:
 
 
 def _checked(ctx: typer.Context, values: dict[str, Any], where: str) -> dict[str, Any]:
-    """`values` by parameter, each as the command line would read it. Raises `UnknownName` and `BadData`."""
-    params, read = _params(ctx), dict[str, Any]()
+    """`values` by parameter, each as the command line would read it. Raises `UnknownName` and `BadData`.
+
+    They are named as options without dashes, or as arguments.
+    """
+    read = dict[str, Any]()
+    params = {
+        spelled.lstrip("-"): param
+        for param in ctx.command.params
+        if not (isinstance(param, TyperOption) and param.is_eager)
+        for spelled in param.opts
+    }
     for key, value in values.items():
         name = key.replace("_", "-") if key not in params else key
         if name not in params:

@@ -13,7 +13,7 @@ from pydantic import Field
 from blendfilter.cli.app import command
 from blendfilter.cli.console import Bars, say, show
 from blendfilter.cli.making import corpus_file, reranked
-from blendfilter.cli.options import ENGINES, AllowHosts, K, Reranking
+from blendfilter.cli.options import ENGINES, AllowHosts, InMethod, InOutput, K, Reranking
 from blendfilter.errors import BadArgument, BadData, EmptyData
 from blendfilter.settings import Argument, Option, Rare, Settings
 
@@ -87,7 +87,7 @@ class IndexOptions(BM25Options, ColBERTOptions, DenseOptions, panel="Data"):
     corpus: Argument[str | None] = None
     """Passages: JSON Lines (id, title, text), TSV (id, text, title), BEIR, FlashRAG or DSPy's abstracts; a text (.txt,
     .md, .rst) or a folder of them. 'sample' is the sample corpus."""
-    out: Annotated[Path, Option(panel="Output")]
+    out: InOutput[Path]
     """The index folder to make, or to update."""
     add: str | None = None
     """Instead of CORPUS, passages to add to the index that is there, in any such file."""
@@ -95,11 +95,11 @@ class IndexOptions(BM25Options, ColBERTOptions, DenseOptions, panel="Data"):
     """Instead of CORPUS, ids to delete from it, with commas between; or a file, an id a line."""
     replace: Annotated[bool, Option(goes_with="add")] = False
     """With --add: a passage whose id is there already takes the old one's place."""
-    engine: Annotated[str | None, Option(panel="Method")] = None
+    engine: InMethod[str | None] = None
     """bm25 (default), rank-bm25 (the reference, for small corpora), colbert or dense."""
     chunk: str | None = None
     """Cut texts into passages of at most so many words, by paragraphs (folders: 100w)."""
-    shards: Annotated[int | None, Option(panel="Method", rare=True)] = Field(None, ge=1)
+    shards: Rare[InMethod[int | None]] = Field(None, ge=1)
     """So many shards, searched as one index (bm25, flat dense, colbert)."""
     join: Rare[list[str] | None] = None
     """Instead of CORPUS, an index's folder or address that becomes a shard, in this order; repeated."""
@@ -116,7 +116,7 @@ class IndexOptions(BM25Options, ColBERTOptions, DenseOptions, panel="Data"):
         float, Option("--ray-gpus", panel="Limits", rare=True, goes_with="address")
     ] = Field(0.0, ge=0)
     """GPUs of each of them (0)."""
-    overwrite: Annotated[bool, Option(panel="Output")] = False
+    overwrite: InOutput[bool] = False
     """Replace an index that is there."""
 
     def settings(self, engine: str) -> dict[str, Any]:
@@ -137,10 +137,6 @@ class IndexOptions(BM25Options, ColBERTOptions, DenseOptions, panel="Data"):
         from blendfilter.retrieval.on_ray import OnRay
 
         if self.address is None:
-            if self.given("workers", "gpus_each"):
-                raise BadArgument(
-                    "--ray-workers and --ray-gpus go with --ray ADDRESS (--ray local)"
-                )
             return None
         if engine not in ("colbert", "dense") or self.shards is not None:
             raise BadArgument(
@@ -256,9 +252,9 @@ class SearchOptions(Reranking, panel="Data"):
     queries: str | None = None
     """Instead of QUERY, a file of them: JSON Lines with question or query, any question file, or a query a line;
     'sample' for the sample questions."""
-    out: Annotated[Path | None, Option(panel="Output")] = None
+    out: InOutput[Path | None] = None
     """With --queries: the file of hits to write, for eval --retrieved."""
-    overwrite: Annotated[bool, Option(panel="Output")] = False
+    overwrite: InOutput[bool] = False
     """With --out: replace a file that is there."""
     allow_hosts: AllowHosts = None
 

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from blendfilter.asking import TaskWording
     from blendfilter.lm.model import ConnectedLM
-    from blendfilter.prompting import Prompts
     from blendfilter.retrieval.analyser import Analyser
     from blendfilter.retrieval.base import Retriever
 
@@ -172,34 +171,26 @@ def _refused_by(model: JudgeOptions) -> set[str]:
     )
 
 
-def say_what_answers(
-    model: JudgeOptions, prompts: str | None = None, module: dspy.Module | None = None
-) -> None:
-    """Name the offline reader where no model was given, and the templates of `module` that a set of prompts has.
+def say_what_answers(options: Any, module: dspy.Module | None = None) -> None:
+    """Name the offline reader where no `lm` was given, and the templates of `module` that the set `prompts` has.
 
     Once all else is checked, so that a usage error is alone. Without a module it is all templates.
     """
     from blendfilter.asking import Ask
-
-    if (templates := prompts_in(prompts)) is not None and templates.set_name:
-        asking = [] if module is None else [ask for _, ask in module.named_sub_modules(Ask)]
-        used = sorted({ask.template.name for ask in asking} or templates.names)
-        of_set = (
-            ", ".join(name for name in used if templates[name].of_set) or "none of its prompts"
-        )
-        own = ", ".join(name for name in used if not templates[name].of_set)
-        say(
-            f"--prompts {prompts}: the papers' shape in {of_set}{f'; ours in {own}' if own else ''}"
-        )
-    if model.lm is None:
-        say("no --lm: the offline reader answers, which shows the pipeline, not its quality")
-
-
-def prompts_in(name: str | None) -> Prompts | None:
-    """The templates of `--prompts`: a set, or a folder."""
     from blendfilter.prompting import Prompts
 
-    return Prompts.of(name) if name else None
+    templates = Prompts.of(options.prompts)
+    if options.prompts is not None and templates.set_name:
+        asking = [] if module is None else [ask for _, ask in module.named_sub_modules(Ask)]
+        used = sorted({ask.template.name for ask in asking} or templates.names)
+        of_set = ", ".join(name for name in used if templates[name].of_set)
+        own = ", ".join(name for name in used if not templates[name].of_set)
+        say(
+            f"--prompts {options.prompts}: the papers' shape in {of_set or 'none of its prompts'}"
+            f"{f'; ours in {own}' if own else ''}"
+        )
+    if options.lm is None:
+        say("no --lm: the offline reader answers, which shows the pipeline, not its quality")
 
 
 def say_unshown(demos: Path | None, module: dspy.Module, name: str) -> None:
@@ -224,12 +215,13 @@ def maker(
 
     `filter_lm` is the model of a filter that writes.
     """
-    from blendfilter.asking import TaskWording, reply_tokens_of
+    from blendfilter.asking import reply_tokens_of
     from blendfilter.compiling.programs import load_program
-    from blendfilter.filters.base import Filter
+    from blendfilter.filters.base import Filter, unship
     from blendfilter.filters.registry import takes
     from blendfilter.modules.methods import METHOD, METHODS, make_method, methods_taking
     from blendfilter.retrieval.callables import as_retriever
+    from blendfilter.shipped import NO_PROGRAM
 
     own = ":" in how.method
     arguments = how.given("without", "filter", MethodArguments)
@@ -254,16 +246,17 @@ def maker(
         raise BadArgument(
             "--top-p 0 makes all samples of self-consistency alike: leave it out, or give more"
         )
-    templates = prompts_in(how.prompts)
-    worded = TaskWording.of(wording).with_demos(how.demos).with_reply_tokens(how.reply_tokens)
-    arguments["filter"] = select = _filter(how, worded, templates, filter_lm)
-    shared = {} if own else {"task": worded, "prompts": templates}
+    worded = how.worded(wording)
+    arguments["filter"] = select = _filter(how, worded, filter_lm)
+    shared: dict[str, Any] = {} if own else {"task": worded, "prompts": how.prompts}
 
     def make(retriever: Retriever | None) -> Any:
         method = make_method(how.method, retriever, k=how.k, **shared, **arguments)
         if own and how.k is not None and not takes(how.method, METHOD, "k"):
             say(f"{how.method} takes no argument 'k': -k {how.k} changes nothing in it")
-        if how.program is not None:
+        if str(how.program) == NO_PROGRAM:
+            unship(method)
+        elif how.program is not None:
             load_program(method, how.program)
         return method
 
@@ -278,32 +271,28 @@ def maker(
 
 
 def _filter(
-    how: MethodOptions, wording: TaskWording, prompts: Prompts | None, lm: ConnectedLM | None
+    how: MethodOptions, wording: TaskWording, lm: ConnectedLM | None
 ) -> dspy.Module | None:
     """The filter that the options name; None: the method's own."""
-    from blendfilter.filters.cdit import choose_rules
     from blendfilter.filters.registry import FILTERS, filters_taking, make_filter
 
-    arguments = how.given(FilterOptions, RuleOptions)
-    arguments.pop("filter", None)
-    if rules := [name for name in ("rule", "rules") if arguments.pop(name, None)]:
-        arguments["rules"] = None
-    for name in [*arguments]:
-        option = rules[0] if name == "rules" else name
-        takers = filters_taking(name.removeprefix("filter_"))
+    given = how.given(FilterOptions, RuleOptions)
+    given.pop("filter", None)
+    for name in given:
+        takers = filters_taking("rules" if name == "rule" else name.removeprefix("filter_"))
         if how.filter is None:
             add = " or --filter ".join(takers)
-            raise BadArgument(f"{how.option(option)} goes with a filter: add --filter {add}")
+            raise BadArgument(f"{how.option(name)} goes with a filter: add --filter {add}")
         if how.filter in FILTERS and how.filter not in takers:
-            raise _not_taken(how, option, "the filters ", takers, how.filter)
+            raise _not_taken(how, name, "the filters ", takers, how.filter)
     if how.filter is None:
         return None
-    if rules:
-        arguments["rules"] = choose_rules(how.rule or (), how.rules)
-    if how.filter == "bider" or (how.filter in WRITING and "filter_model" in arguments):
+    arguments = {name.removeprefix("filter_"): value for name, value in given.items()}
+    if arguments.pop("rule", None) or how.rules:
+        arguments["rules"] = how.chosen_rules()
+    if how.filter == "bider" or (how.filter in WRITING and "model" in arguments):
         arguments["lm"] = lm
-    named = {name.removeprefix("filter_"): value for name, value in arguments.items()}
-    return make_filter(how.filter, wording=wording, prompts=prompts, **named)
+    return make_filter(how.filter, wording=wording, prompts=how.prompts, **arguments)
 
 
 def _not_taken(

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, TypeVar
 
 from blendfilter.errors import BadArgument
 from blendfilter.resources import programs
 from blendfilter.settings import Argument, Connection, Decoding, Option, Rare, Settings
 
 if TYPE_CHECKING:
+    from blendfilter.asking import TaskWording
+    from blendfilter.filters.cdit import Rule
     from blendfilter.lm.batches import Batch
     from blendfilter.lm.budget import Budget
 
@@ -31,6 +33,13 @@ WORDINGS = tuple(sorted(path.parent.name for path in programs().glob("*/default.
 
 PANELS = ("Data", "Method", "Model", "Limits", "Output")
 """The panels of `--help`; what is of all commands stands below them."""
+T = TypeVar("T")
+InData = Annotated[T, Option(panel="Data")]
+InMethod = Annotated[T, Option(panel="Method")]
+InModel = Annotated[T, Option(panel="Model")]
+InLimits = Annotated[T, Option(panel="Limits")]
+InOutput = Annotated[T, Option(panel="Output")]
+"""A field that stands in another panel than those of its class."""
 
 Task = Annotated[
     Argument[str], Option(help=f"{', '.join(TASKS)}; qa reads anyone's own JSON Lines.")
@@ -121,15 +130,6 @@ Html = Annotated[
 AsJson = Annotated[
     bool, Option("--json", panel="Output", help="Print the figures as JSON, in fractions of 1.")
 ]
-ModelName = Annotated[
-    str | None,
-    Option(
-        panel="Model",
-        help="offline (a rule-based reader: no model), provider/model (openai/gpt-4o-mini, anthropic/…, "
-        "ollama/llama3.2), any name with --api-base, or a model in this process: local, a .gguf file, or hf/ and a "
-        "folder or name on the hub (hf/Qwen/Qwen3-8B). Without it: offline.",
-    ),
-]
 
 
 class Reranking(Settings, panel="Data"):
@@ -176,6 +176,27 @@ class RuleOptions(Settings, panel="Method"):
     """A TOML file of your own rules: [[rule]] with name, components and sentence. The judge applies all of them, or
     those that --rule names."""
 
+    def chosen_rules(self) -> tuple[Rule, ...]:
+        """The rules of the judge. Raises: UnknownName, BadData, MissingFile."""
+        from blendfilter.filters.cdit import choose_rules
+
+        return choose_rules(self.rule or (), self.rules)
+
+
+class PromptOptions(Settings, panel="Method"):
+    """How predictors are worded."""
+
+    prompts: PromptsName = None
+    demos: DemosFile = None
+    reply_tokens: ReplyTokens = None
+
+    def worded(self, task: str) -> TaskWording:
+        """The wording of a task with these. Raises: UnknownName, BadArgument; what a file of demonstrations may."""
+        from blendfilter.asking import TaskWording
+
+        wording = TaskWording.of(task).with_demos(self.demos)
+        return wording.with_reply_tokens(self.reply_tokens)
+
 
 class FilterOptions(Settings, panel="Method"):
     """The filter of a method."""
@@ -219,7 +240,7 @@ class MethodArguments(Settings, panel="Method"):
     """ralm, cdit: put the best of the passages beside the question, a second time."""
 
 
-class MethodOptions(FilterOptions, RuleOptions, MethodArguments, panel="Method"):
+class MethodOptions(PromptOptions, FilterOptions, RuleOptions, MethodArguments, panel="Method"):
     """The method and what shapes it."""
 
     method: Annotated[
@@ -231,18 +252,19 @@ class MethodOptions(FilterOptions, RuleOptions, MethodArguments, panel="Method")
     k: KOfMethod = None
     without: str | None = None
     """Leave a query out: q, q_ex or q_in (commas for several)."""
-    prompts: PromptsName = None
-    demos: DemosFile = None
-    reply_tokens: ReplyTokens = None
     program: Rare[Path | None] = None
-    """A compiled program (blendfilter compile) of this method, or of the filter it has; it is not evaluated on
-    questions that it was compiled on."""
+    """A compiled program (blendfilter compile) of this method, or of the filter it has: a file, the name of one that
+    ships, or none (small and base models ask by one that ships, where there is one). It is not evaluated on questions
+    that it was compiled on."""
 
 
-class JudgeOptions(Connection):
+class JudgeOptions(Connection, panel="Model"):
     """A model that judges, always at temperature 0, and how it is connected."""
 
-    lm: ModelName = None
+    lm: str | None = None
+    """offline (a rule-based reader: no model), provider/model (openai/gpt-4o-mini, anthropic/…, ollama/llama3.2), any
+    name with --api-base, or a model in this process: local, a .gguf file, or hf/ and a folder or name on the hub
+    (hf/Qwen/Qwen3-8B). Without it: offline."""
 
 
 class ModelOptions(JudgeOptions, Decoding):

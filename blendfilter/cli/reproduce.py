@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from blendfilter.cli.app import State, command
-from blendfilter.cli.console import say, show
-from blendfilter.cli.making import connect_both, connect_row, prompts_in
-from blendfilter.cli.options import AsJson, Models, PricesFile, PromptsName, ReplyTokens
+from blendfilter.cli.console import say, show, show_figures
+from blendfilter.cli.making import connect_both, connect_row
+from blendfilter.cli.options import (
+    AsJson,
+    InData,
+    InLimits,
+    InMethod,
+    InModel,
+    InOutput,
+    Models,
+    PricesFile,
+    PromptsName,
+    ReplyTokens,
+)
 from blendfilter.errors import BadArgument
 from blendfilter.settings import Argument, Option, Rare, Settings
 
@@ -49,7 +59,7 @@ class TableOptions(Settings, panel="Data"):
     (PSG.filter-model=DIR); may be repeated."""
     all_models: Annotated[bool, Option("--all-models", panel="Method", rare=True)] = False
     """The published figures of all of the paper's models beside the same measured ones (cdit-table2)."""
-    plots: Annotated[bool, Option(panel="Output")] = True
+    plots: InOutput[bool] = True
     """Draw the figures, as SVG and PNG."""
 
 
@@ -71,11 +81,11 @@ class RowSettings(Settings, panel="Method"):
     """What SILVER is chosen by, in place of the paper's: strinc, lexical or cxmi; may be repeated."""
     silver: Annotated[list[str] | None, Option(panel="Data", metavar=_FILE, rare=True)] = None
     """BIDER's synthesis of the questions (blendfilter silver --measure bider), for bider-figure3; may be repeated."""
-    scorer: Annotated[str | None, Option(panel="Model", rare=True)] = None
+    scorer: Rare[InModel[str | None]] = None
     """The model that gives cxmi its log-probabilities; without it the reader itself."""
-    scorer_api_base: Annotated[str | None, Option(panel="Model", rare=True)] = None
+    scorer_api_base: Rare[InModel[str | None]] = None
     """A server of that model."""
-    concurrency: Annotated[int, Option(panel="Limits")] = 16
+    concurrency: InLimits[int] = 16
     """Model calls in flight."""
 
 
@@ -91,13 +101,13 @@ class ReproduceOptions(Models, TableOptions, RowSettings, panel="Output"):
     margin: float | None = None
     """Points by which a measured score may differ from a published one and still reproduce it (3)."""
     as_json: Annotated[AsJson, Option(goes_with="verdict")] = False
-    json_schema: Annotated[bool, Option(panel="Model", rare=True)] = False
+    json_schema: Rare[InModel[bool]] = False
     """Hold the ids to a JSON schema; without it they are free text, as in the paper."""
     prompts: PromptsName = None
     prices: PricesFile = None
-    tasks: Annotated[str | None, Option(panel="Data")] = None
+    tasks: InData[str | None] = None
     """Some of the table's tasks, with commas between."""
-    methods: Annotated[str | None, Option(panel="Method")] = None
+    methods: InMethod[str | None] = None
     """The rows of these methods alone, with commas between."""
     runs: Path = Path("runs")
     """The folder of the runs, and of the table under its name."""
@@ -113,6 +123,7 @@ def reproduce(options: ReproduceOptions) -> None:
     """
     # before the imports: these take a second, and one may be stopped in it
     State.goes_on = not options.plan
+    from blendfilter.prompting import Prompts
     from blendfilter.reproduce import RowOptions, list_tables
     from blendfilter.reproduce import reproduce as run
 
@@ -124,10 +135,7 @@ def reproduce(options: ReproduceOptions) -> None:
                 f"--verdict judges what {options.verdict} holds: leave {options.table} out"
             )
         judged = verdicts(options.verdict, options.margin)
-        if options.as_json:
-            show(dumps(judged.as_dict(), ensure_ascii=False, indent=2))
-        else:
-            show(judged.table())
+        show_figures(judged, judged.table(), as_json=options.as_json)
         return
     if options.list_tables or options.table is None:
         show(list_tables())
@@ -144,10 +152,11 @@ def reproduce(options: ReproduceOptions) -> None:
     def named(name: str) -> ConnectedLM:
         return connect_row(options, name, keyless=options.plan, json_schema=options.json_schema)
 
+    prompts = None if options.prompts is None else Prompts.of(options.prompts)
     code = run(
         options.table,
         reader,
-        RowOptions(**options.given(RowSettings), prompts=prompts_in(options.prompts)),
+        RowOptions(**options.given(RowSettings), prompts=prompts),
         filter_lm=connects_filter(),
         connect_named=named,
         show=show,

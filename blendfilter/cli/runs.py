@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from json import dumps
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -11,14 +11,13 @@ import typer
 from pydantic import Field
 
 from blendfilter.cli.app import State, command
-from blendfilter.cli.console import Bars, say, show
+from blendfilter.cli.console import Bars, say, show, show_figures
 from blendfilter.cli.given import from_run, settings_given
 from blendfilter.cli.making import (
     connect,
     connect_both,
     for_files,
     maker,
-    prompts_in,
     retriever,
     say_what_answers,
     with_trained,
@@ -29,6 +28,8 @@ from blendfilter.cli.options import (
     AsJson,
     BatchOptions,
     Html,
+    InData,
+    InLimits,
     JudgeOptions,
     Limit,
     MaxBadReplies,
@@ -132,7 +133,7 @@ class EvalOptions(
 ):
     """The settings of `blendfilter eval`."""
 
-    concurrency: Annotated[int, Option(panel="Limits")] = 16
+    concurrency: InLimits[int] = 16
     """Model calls in flight in the whole run."""
     max_retries: MaxRetries = None
     max_bad_replies: MaxBadReplies = 0.05
@@ -172,10 +173,8 @@ def eval(ctx: typer.Context, options: EvalOptions) -> None:
     """
     # before the imports: these take a second, in which one may stop the command
     State.goes_on = not options.plan
-    from blendfilter.compiling.programs import recipes_in
-    from blendfilter.evaluation.checks import not_compiled_on
     from blendfilter.evaluation.plan import SAMPLE, plan
-    from blendfilter.evaluation.recorded import recorded_index, recorded_model
+    from blendfilter.evaluation.recorded import recorded_index
     from blendfilter.evaluation.run_status import check_share
     from blendfilter.filters.base import with_filter_lm
     from blendfilter.tasks import load
@@ -190,23 +189,7 @@ def eval(ctx: typer.Context, options: EvalOptions) -> None:
     )
     floors = _floors(options.at_least or (), questions)
     replayed = options.run if options.replay else None
-    decoding: dict[str, Any] = {"temperature": options.temperature, "top_p": options.top_p}
-    keyless = options.plan or options.replay or options.batch_dir is not None
-    connects, connects_filter = connect_both(options, keyless=keyless)
-    lm = _or_recorded(
-        "model",
-        connects,
-        lambda run, gone: recorded_model(run, options.lm or "", gone, **decoding),
-        replayed,
-    )
-    filter_lm = _or_recorded(
-        "filter's model",
-        connects_filter,
-        lambda run, gone: recorded_model(
-            run, with_trained(options).filter_lm or "", gone, of_filter=True, **decoding
-        ),
-        replayed,
-    )
+    lm, filter_lm = _models(options, replayed)
     make = maker(options, questions.task.wording, filter_lm, top_p=options.top_p)
     sample = options.data == "sample"
     index = _or_recorded(
@@ -218,24 +201,8 @@ def eval(ctx: typer.Context, options: EvalOptions) -> None:
     module = make(index)
     if filter_lm is not None:
         with_filter_lm(module, filter_lm)  # it may have no filter that asks a model
-    say_what_answers(options, options.prompts, module)
-    for recipe in recipes_in(module) if options.program is not None else ():
-        if recipe.task and recipe.task != options.task:  # it may be meant
-            say(
-                f"{options.program} was compiled for {recipe.task}, and the questions are of {options.task}"
-            )
-    if options.leave_out_compiled:
-        models = [lm] if filter_lm is None else [lm, filter_lm]
-        all_questions, questions = questions, not_compiled_on(module, questions, models)
-        left_out = len(all_questions) - len(questions)
-        of = (
-            "the model was trained on"
-            if options.program is None
-            else "the program was compiled on"
-        )
-        say(f"{left_out} questions that {of} are left out, {len(questions)} are asked")
-    if options.shard is not None:
-        questions = questions.shard(*_shard_of(options.shard))
+    say_what_answers(options, module)
+    questions = _left_to_ask(options, module, questions, [lm, *filter(None, [filter_lm])])
     shared: dict[str, Any] = options.given("reuse", "repeats", "concurrency") | {
         "run": options.run or _default_folder(module, questions, lm, filter_lm, options),
         "budget": budget,
@@ -259,6 +226,49 @@ def eval(ctx: typer.Context, options: EvalOptions) -> None:
         done = _evaluated(options, module, questions, **shared)
     done.max_bad_replies, done.prices = options.max_bad_replies, lm.terms.prices
     _conclude(done, html=options.html, floors=floors)
+
+
+def _models(
+    options: EvalOptions, replayed: Path | None
+) -> tuple[ConnectedLM, ConnectedLM | None]:
+    """The model, and that of the filter where it has one of its own."""
+    from blendfilter.evaluation.recorded import recorded_model
+
+    keyless = options.plan or options.replay or options.batch_dir is not None
+    connects, connects_filter = connect_both(options, keyless=keyless)
+    recorded = partial(recorded_model, temperature=options.temperature, top_p=options.top_p)
+    lm = _or_recorded(
+        "model", connects, lambda run, gone: recorded(run, options.lm or "", gone), replayed
+    )
+    name = with_trained(options).filter_lm or ""
+    filter_lm = _or_recorded(
+        "filter's model",
+        connects_filter,
+        lambda run, gone: recorded(run, name, gone, of_filter=True),
+        replayed,
+    )
+    return lm, filter_lm
+
+
+def _left_to_ask(
+    options: EvalOptions, module: Any, questions: Questions, models: list[ConnectedLM]
+) -> Questions:
+    """The questions less those that a program or a model learned from, and those of other shards."""
+    from blendfilter.compiling.programs import recipes_in
+    from blendfilter.evaluation.checks import not_compiled_on
+
+    for recipe in recipes_in(module):
+        if recipe.task and recipe.task != options.task:  # it may be meant
+            say(
+                f"{options.program} was compiled for {recipe.task}, and the questions are of {options.task}"
+            )
+    left = questions
+    if options.leave_out_compiled:
+        left = not_compiled_on(module, questions, models)
+        of = "the program was compiled on" if options.program else "the model was trained on"
+        count = len(questions) - len(left)
+        say(f"{count} questions that {of} are left out, {len(left)} are asked")
+    return left if options.shard is None else left.shard(*_shard_of(options.shard))
 
 
 def _floors(given: Iterable[str], questions: Questions) -> dict[str, float]:
@@ -529,7 +539,7 @@ class CompareOptions(Settings, panel="Method"):
     metric: list[str] | None = None
     """Which metrics, rescored ones too, or what was retrieved (q_ex.recall, union.precision); all of the task's by
     default."""
-    seed: Annotated[int, Option(panel="Data", rare=True)] = 0
+    seed: Rare[InData[int]] = 0
     """Of the bootstrap."""
     margin: float | None = None
     """Points that a run may lose: exit code 1 unless every run is shown to lose less (non-inferiority; one index)."""
@@ -551,10 +561,7 @@ def compare(options: CompareOptions) -> None:
         against=options.against,
         margin=options.margin,
     )
-    if options.as_json:
-        show(dumps(compared.as_dict(), ensure_ascii=False, indent=2))
-    else:
-        show(compared.table())
+    show_figures(compared, compared.table(), as_json=options.as_json)
     if worse := [run for run, within in compared.non_inferior.items() if not within]:
         say(f"not shown non-inferior to {compared.baseline}: {', '.join(worse)}")
         raise typer.Exit(1)
@@ -573,7 +580,7 @@ class RescoreOptions(JudgeOptions, SpendingOptions):
         ),
     ]
     prices: PricesFile = None
-    concurrency: Annotated[int, Option(panel="Limits")] = 16
+    concurrency: InLimits[int] = 16
     """The judge's calls in flight."""
     prompts: PromptsName = None
 
@@ -605,7 +612,7 @@ def rescore(options: RescoreOptions) -> None:
                 name,
                 lm=connect(options) if judged and (options.lm or options.api_base) else None,
                 concurrency=options.concurrency,
-                prompts=prompts_in(options.prompts),
+                prompts=options.prompts,
                 budget=budget if judged else None,
                 progress=bars,
             )

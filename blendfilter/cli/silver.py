@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import astuple
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 from blendfilter.cli.app import State, command
 from blendfilter.cli.console import Bars, say, show
 from blendfilter.cli.making import DEFAULT_K, retriever
-from blendfilter.cli.options import AnySources, DemosFile, K, Limit, Task
+from blendfilter.cli.options import AnySources, DemosFile, InOutput, K, Limit, Task
 from blendfilter.errors import BadArgument, UnknownName
 from blendfilter.settings import Option, Rare, Settings, Weights
 from blendfilter.table import Table
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from blendfilter.asking import TaskWording
     from blendfilter.lm.scoring.kept import KeptScorer
     from blendfilter.oracles.bider import Synthesis
+    from blendfilter.oracles.measures import Measure
     from blendfilter.oracles.silver_rows import Summary, SynthesisSummary
 
 MUCH = 0.8
@@ -80,7 +81,7 @@ class SilverOptions(AnySources, ScorerOptions, SynthesisOptions, panel="Data"):
     task: Task
     data: str
     """A question file with answers; 'hub' (Hugging Face), or 'sample', the package's own."""
-    out: Annotated[Path, Option(panel="Output")]
+    out: InOutput[Path]
     """The file to write, JSON Lines; the same command again goes on where it stopped."""
     measure: str | None = None
     """strinc (the first sentence with the answer in it), lexical (the most words in common), cxmi (the one that
@@ -143,23 +144,19 @@ def silver(options: SilverOptions) -> None:
     if options.demos is not None:
         wording = TaskWording.of(TASKS[task].wording).with_demos(options.demos)
     scoring = _scorer(options, chosen) if chosen in ("cxmi", MEASURE) else None
+    questions = load(task, options.data, limit=options.limit)  # before models are opened
+    labelled(questions, chosen)
     oracle: Oracle | Synthesis
     if scoring is not None and chosen == MEASURE:
-        _check_named(options)
-        questions = load(task, options.data, limit=options.limit)  # before models are opened
-        labelled(questions, chosen)
         oracle = _synthesis(options, scoring, wording)
     else:
         oracle = Oracle(
-            chosen,  # type: ignore[arg-type]
+            cast("Measure", chosen),
             task=task,
-            threshold=options.threshold,
-            num_sentences=options.num_sentences,
+            **options.given("threshold", "num_sentences"),
             scorer=scoring,
             wording=wording,
         )
-        questions = load(task, options.data, limit=options.limit)
-        labelled(questions, chosen)
     if options.measure is None:
         say(f"no --measure: {chosen}, which is the one for {task}")
     searched = retriever(options, questions, k=options.k, sample=options.data == "sample")
@@ -284,24 +281,6 @@ def _show_synthesis(found: SynthesisSummary, n: int) -> None:
             show(f"{what}: {count:,}")
 
 
-def _check_named(options: SynthesisOptions) -> None:
-    """Raise `BadArgument` naming the model that is missing."""
-    missing = [
-        f"{name} ({what})"
-        for name, what, value in (
-            ("--encoder", "an encoder, such as intfloat/e5-base-v2", options.encoder),
-            (
-                "--nli",
-                "an entailment model, such as google/t5_xxl_true_nli_mixture",
-                options.nli,
-            ),
-        )
-        if value is None
-    ]
-    if missing:
-        raise BadArgument(f"bider asks three models: name {' and '.join(missing)}")
-
-
 def _synthesis(
     options: SilverOptions, scoring: KeptScorer, wording: TaskWording | None
 ) -> Synthesis:
@@ -309,9 +288,17 @@ def _synthesis(
     from blendfilter.lm.scoring import scorer
     from blendfilter.oracles.bider import Synthesis, opened
 
+    if options.encoder is None:
+        raise BadArgument(
+            "bider asks three models: name --encoder (an encoder, such as intfloat/e5-base-v2)"
+        )
+    if options.nli is None:
+        raise BadArgument(
+            "bider asks three models: name --nli (an entailment model, such as google/t5_xxl_true_nli_mixture)"
+        )
     # its labels are read, and it is refused, before an encoder is loaded
-    nli = scorer("nli", str(options.nli))
-    encoder = opened(str(options.encoder), options.query_prefix, options.passage_prefix)
+    nli = scorer("nli", options.nli)
+    encoder = opened(options.encoder, options.query_prefix, options.passage_prefix)
     return Synthesis(
         options.task,
         encoder=encoder,

@@ -10,11 +10,13 @@ from pydantic import Field
 
 from blendfilter.cli.app import State, command, command_group
 from blendfilter.cli.console import Bars, say, show
-from blendfilter.cli.making import DEFAULT_K, connect, prompts_in, retriever
+from blendfilter.cli.making import DEFAULT_K, connect, retriever
 from blendfilter.cli.options import (
     TASKS,
     AnySources,
     DemosFile,
+    InModel,
+    InOutput,
     JudgeOptions,
     K,
     Limit,
@@ -41,9 +43,9 @@ STEPS_SAID = 10
 class TrainingOptions(TrainingSettings):
     """What every training takes."""
 
-    base: Annotated[str, Option(panel="Model")]
+    base: InModel[str]
     """What is trained: a Hugging Face folder or owner/name, a GGUF file, or a LoRA adapter (merged first)."""
-    out: Annotated[Path, Option(panel="Output")]
+    out: InOutput[Path]
     """The folder of the weights, their recipe and the losses. It appears when all is done; the same command again goes
     on where it stopped (OUT.partial)."""
     prompts: PromptsName = None
@@ -261,7 +263,6 @@ def _align(options: BiderOptions) -> None:
     from blendfilter.training.ppo import StepFigures
     from blendfilter.training.silver import task_of
 
-    prompts = prompts_in(options.prompts)
     distilled_recipe(options.base)
     shared = {_OF_PPO[name]: value for name, value in options.given(*_OF_PPO).items()}
     settings = PPOSettings(**options.given(PPOTerms), **shared)
@@ -290,7 +291,7 @@ def _align(options: BiderOptions) -> None:
         reader,
         settings,
         task=task,
-        prompts=prompts,
+        prompts=options.prompts,
         exclude=excluded,
         budget=options.budget(),
         on_step=on_step,
@@ -327,7 +328,7 @@ def _train(
         settings,
         task=task,
         reads=reads,
-        prompts=prompts_in(options.prompts),
+        prompts=options.prompts,
         exclude=options.excluded(task),
         leave_out=options.leave_out,
         limit=options.limit,

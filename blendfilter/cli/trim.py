@@ -4,23 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 from pydantic import Field
 
 from blendfilter.cli.app import State, command
 from blendfilter.cli.console import Bars, show
-from blendfilter.cli.making import connect, prompts_in, say_unshown, say_what_answers
+from blendfilter.cli.making import connect, say_unshown, say_what_answers
 from blendfilter.cli.options import (
     AllowHosts,
-    DemosFile,
+    InData,
+    InLimits,
+    InModel,
+    InOutput,
     Limit,
     MaxRetries,
     ModelOptions,
     PricesFile,
-    PromptsName,
-    ReplyTokens,
+    PromptOptions,
     RuleOptions,
     SpendingOptions,
 )
@@ -28,7 +30,7 @@ from blendfilter.errors import BadArgument, BlendFilterError, UnknownName
 from blendfilter.settings import Argument, Option, Rare, Settings
 
 if TYPE_CHECKING:
-    from blendfilter.filters.cdit import Judge
+    from blendfilter.filters.cdit import Judge, Mode
     from blendfilter.records import Passage, Question
     from blendfilter.retrieval.base import Retriever
     from blendfilter.trimming.folder import TrimFolder
@@ -37,13 +39,13 @@ ALL = "ALL"
 """What `--undo` takes for everything."""
 
 
-class JudgingOptions(RuleOptions, panel="Method"):
+class JudgingOptions(RuleOptions, PromptOptions, panel="Method"):
     """What is judged, and how."""
 
-    questions: Annotated[str | None, Option(panel="Data")] = None
+    questions: InData[str | None] = None
     """Questions whose passages to judge: a file (no answers needed; .txt: one question a line), 'hub', or
     'sample'."""
-    task: Annotated[str, Option(panel="Data")] = "qa"
+    task: InData[str] = "qa"
     """Layout of the question file; qa: your own JSON Lines."""
     limit: Limit = None
     k: Annotated[int | None, Option("-k --k")] = None
@@ -52,16 +54,13 @@ class JudgingOptions(RuleOptions, panel="Method"):
     """The judge's reply. word: True or False; components: what it compared, its reason, its verdict."""
     program: Rare[Path | None] = None
     """A compiled judge (blendfilter compile cdit) of this mode."""
-    judge_lm: Annotated[str | None, Option(panel="Model", rare=True)] = None
+    judge_lm: Rare[InModel[str | None]] = None
     """The same as --lm, which judges here."""
-    prompts: PromptsName = None
-    demos: DemosFile = None
-    reply_tokens: ReplyTokens = None
     no_reuse: Rare[bool] = False
     """Judge every question, even one like a question judged before."""
-    dry_run: Annotated[bool, Option(panel="Output")] = False
+    dry_run: InOutput[bool] = False
     """Judge (calls are kept) and show what would be dropped; the overlay stays as it is."""
-    concurrency: Annotated[int, Option(panel="Limits")] = Field(16, ge=1)
+    concurrency: InLimits[int] = Field(16, ge=1)
     """Model calls in flight."""
     max_retries: MaxRetries = None
 
@@ -107,7 +106,7 @@ class TrimOptions(
 
     index: Argument[str]
     """An index folder, its overlay (INDEX.trimmed), or a server's URL (with --out)."""
-    out: Annotated[Path | None, Option(panel="Output")] = None
+    out: InOutput[Path | None] = None
     """The overlay's folder, where it is not INDEX.trimmed."""
     allow_hosts: AllowHosts = None
     prices: PricesFile = None
@@ -231,7 +230,7 @@ def _judge(options: TrimOptions, place: Path) -> None:
     lm = connect(options)
     RunContext(lm, **bounds)  # refuses bad limits before there is a folder
     searched, folder = _opened(options, place)
-    say_what_answers(options, options.prompts, judge)
+    say_what_answers(options, judge)
     with Bars() as bars:
         done = trim(
             searched,
@@ -251,9 +250,8 @@ def _judge(options: TrimOptions, place: Path) -> None:
 
 def _judge_of(options: TrimOptions) -> tuple[Judge, list[Question | str]]:
     """The judge, as a compiled program says where one is named, and the questions, of which no answer is looked at."""
-    from blendfilter.asking import TaskWording
     from blendfilter.compiling.programs import load_program
-    from blendfilter.filters.cdit import CDITFilter, choose_rules
+    from blendfilter.filters.cdit import CDITFilter
     from blendfilter.tasks import TASKS, load
     from blendfilter.tasks.loading import read_questions
 
@@ -264,14 +262,9 @@ def _judge_of(options: TrimOptions) -> tuple[Judge, list[Question | str]]:
     else:
         questions = loaded = load(options.task, data, limit=options.limit)
         task = loaded.task
-    templates = prompts_in(options.prompts)
-    rules = choose_rules(options.rule or (), options.rules)
-    wording = (
-        TaskWording.of(task.wording)
-        .with_demos(options.demos)
-        .with_reply_tokens(options.reply_tokens)
-    )
-    filter_ = CDITFilter(options.mode, rules, wording=wording, prompts=templates)  # type: ignore[arg-type]
+    wording = options.worded(task.wording)
+    rules, mode = options.chosen_rules(), cast("Mode", options.mode)
+    filter_ = CDITFilter(mode, rules, wording=wording, prompts=options.prompts)
     if options.program is not None:
         load_program(filter_, options.program)
     say_unshown(options.demos, filter_, "the judge")

@@ -24,10 +24,11 @@ from typing import Any, NamedTuple
 import dspy
 import tqdm  # type: ignore[import-untyped]
 
-from blendfilter.asking import Ask, reply_tokens_of
+from blendfilter.asking import Ask, kind_of_model, reply_tokens_of
 from blendfilter.compiling.measuring import (
     CompilationWatch,
     CountedMetric,
+    Scored,
     guarded,
     score,
 )
@@ -37,10 +38,10 @@ from blendfilter.compiling.optimisers import (
     OptimiserWork,
     hold_to,
     keep_own_fields,
-    optimiser_called,
+    optimiser_for,
 )
 from blendfilter.compiling.programs import (
-    HeldOutScore,
+    Gain,
     PairedScores,
     ProgramRecipe,
     fields_of,
@@ -54,6 +55,7 @@ from blendfilter.compiling.programs import (
     templates_of,
     worded_of,
 )
+from blendfilter.compiling.settings import SearchSettings
 from blendfilter.compiling.silver import SilverMetric
 from blendfilter.dspy_surface import AdapterParseError, compiled_no_more
 from blendfilter.errors import (
@@ -65,7 +67,6 @@ from blendfilter.errors import (
     Leak,
     RunMismatch,
     WorkFailed,
-    check_count,
     interruptible,
 )
 from blendfilter.extras import quiet_loggers
@@ -74,7 +75,7 @@ from blendfilter.filters.base import with_filter_lm
 from blendfilter.journal import FILE, Journal
 from blendfilter.lm.attempts import Gate
 from blendfilter.lm.budget import Budget
-from blendfilter.lm.model import connect
+from blendfilter.lm.model import ConnectedLM, connect
 from blendfilter.lm.tokenisers import tokeniser_for
 from blendfilter.prompting import TemplateAdapter
 from blendfilter.retrieval.base import ProgressCallback, silent
@@ -94,6 +95,16 @@ class JournaledCalls(NamedTuple):
     calls: int
     tokens_in: int
     tokens_out: int
+
+    @classmethod
+    def of(cls, journal: Journal) -> JournaledCalls:
+        """Those that succeeded."""
+        calls = [call for call in journal.records("call") if not call.get("error")]
+        tokens = (
+            sum(int(call.get(name) or 0) for call in calls)
+            for name in ("tokens_in", "tokens_out")
+        )
+        return cls(len(calls), *tokens)
 
 
 class Compiled(NamedTuple):
@@ -129,6 +140,8 @@ def compile_program(
     metric_calls: int | None = None,
     concurrency: int = 4,
     budget: Budget | None = None,
+    pool: Sequence[dspy.Example] = (),
+    beside: tuple[str, Callable[..., float]] | None = None,
     task: str = "",
     measure: str = "",
     note: str = "",
@@ -142,16 +155,20 @@ def compile_program(
         trainset, valset: `dspy.Example`s with their inputs named; the second is held back for the scores alone.
         metric: (example, prediction, trace=None), or GEPA's five arguments: `silver_metric()`, `Questions.metric`.
         run: the folder of the journal. The same arguments again go on there.
-        optimizer: labeled, bootstrap, mipro or gepa.
+        optimizer: labeled, bootstrap, search, mipro or gepa.
         lm: the model compiled for; DSPy's configured one by default, else the offline reader.
         filter_lm: another model that answers the calls of the method's filter. None: `lm`.
         teacher: the model that fills demonstrations, proposes and reflects; `lm` by default.
         seed: of the order of the examples and of every random choice.
         max_demos: demonstrations a predictor gets at the most, bootstrapped and labelled together.
         max_demo_tokens: tokens that those of one predictor may have together; the longest are dropped first.
-        candidates: MIPROv2's instructions and sets of demonstrations a predictor. trials: its combinations tried.
+        candidates: sets of demonstrations that search draws; MIPROv2's instructions and sets of demonstrations.
+        trials: MIPROv2's combinations tried.
         metric_calls: GEPA's answers measured; by default twelve times the set it chooses by, and 40.
         concurrency: model calls in flight. budget: what all sessions together may take.
+        pool: examples that demonstrations are made of, in place of `trainset`, which then only chooses among them: the
+            program holds none of its text (`blendfilter.compiling.pool`).
+        beside: a name, and what scores (example, prediction) without a model, for `recipe.beside`.
         task, measure, note: what the recipe says of the data.
         out: where the program will be saved: one that other settings made is not replaced.
         progress: called with the phase, and how many answers of it were measured.
@@ -161,107 +178,119 @@ def compile_program(
         RunMismatch: `run` or `out` is of other settings. BudgetSpent, ServerRefused, ModelError: the same arguments
         again go on. WorkFailed: the model that proposes does not write what it is asked for.
     """
-    seed = check_count("seed", seed, 0)
-    max_demos = check_count("max_demos", max_demos, 0)
-    candidates = check_count("candidates", candidates, 2)
-    trials = check_count("trials", trials)
-    if metric_calls is not None:
-        metric_calls = check_count("metric_calls", metric_calls)
-    if max_demo_tokens is not None:
-        max_demo_tokens = check_count("max_demo_tokens", max_demo_tokens, 0)
-    train, valid = list(trainset), list(valset)
-    earlier = _check(student, train, valid)
-    optimiser = optimiser_called(optimizer, student, train)
-    others = [] if teacher is None else [teacher]
-    judge = None if filter_lm is None else connect(filter_lm)
-    answering = student if judge is None else with_filter_lm(student, judge)
-    context = RunContext(lm, answering, others=others, concurrency=concurrency, budget=budget)
-    assert context.module is not None
-    guide = (context.others or [context.model])[0]
-    shuffled = random.Random(seed).sample(train, len(train))
-    work = OptimiserWork(
-        compiled_no_more(context.module.deepcopy()),
-        shuffled,
-        metric,
-        guide,
-        seed,
-        max_demos,
-        candidates,
-        trials,
-        metric_calls,
-        concurrency,
+    settings = SearchSettings(
+        optimizer=optimizer,
+        seed=seed,
+        max_demos=max_demos,
+        max_demo_tokens=max_demo_tokens,
+        candidates=candidates,
+        trials=trials,
+        metric_calls=metric_calls,
     )
-    searches: dict[str, dict[str, Any]] = {
-        "mipro": {"candidates": candidates, "trials": trials},
-        "gepa": {"metric_calls": metric_calls},
-    }
-    tokens = {
-        "max_demo_tokens": max_demo_tokens,
-        "tokeniser": tokeniser_for(context.model).name,
-    }
-    weights = getattr(metric, "__name__", type(metric).__name__)
-    if hasattr(metric, "weights"):
-        weights = metric.weights()
-    recipe: dict[str, Any] = {
-        "module": kind_of(student),
-        "fields": fields_of(student),
-        "templates": templates_of(student),
-        "worded": worded_of(student),
+    train, valid, pool = list(trainset), list(valset), list(pool)
+    earlier = _check(student, [*train, *pool], valid)
+    judge = None if filter_lm is None else connect(filter_lm)
+    context = RunContext(
+        lm,
+        student if judge is None else with_filter_lm(student, judge),
+        others=[] if teacher is None else [teacher],
+        concurrency=concurrency,
+        budget=budget,
+    )
+    assert context.module is not None
+    work = OptimiserWork(
+        student=compiled_no_more(context.module.deepcopy()),
+        train=random.Random(settings.seed).sample(train, len(train)),
+        metric=metric,
+        teacher=(context.others or [context.model])[0],
+        settings=settings,
+        threads=concurrency,
+        pool=random.Random(settings.seed).sample(pool, len(pool)),
+    )
+    optimiser = optimiser_for(work)
+    recipe = {
+        **_recipe(student, work, context.model, judge),
+        "data": {**_data("train", train), **_data("valid", valid), **_data("pool", pool)},
         "task": task,
         "measure": measure,
-        "optimizer": optimizer,
-        "settings": {
-            "max_demos": max_demos,
-            **searches.get(optimizer, {}),
-            **({} if max_demo_tokens is None else tokens),
-            "metric": weights,
-            **reply_tokens_of(student),
-            **({} if judge is None else {"filter_lm": judge.name}),
-        },
-        "lm": context.model.name,
-        "teacher": guide.name,
-        "seed": seed,
-        "data": {
-            "train": fingerprint(train),
-            "n_train": len(train),
-            "valid": fingerprint(valid),
-            "n_valid": len(valid),
-        },
     }
     check_replaced(out, recipe)
     with Journal(path_of(run) / FILE, exclusive=True) as journal:
         bind(run, {**recipe, "student": fingerprint([dspy.Example(state_of(student))])})
         with context.opened(journal):
-            made, before, after, paired, demos = _compiled(
-                context, optimiser, work, valid, max_demo_tokens, progress
-            )
-        calls = [record for record in journal.records("call") if not record.get("error")]
-        tokens_in, tokens_out = (
-            sum(int(call.get(name) or 0) for call in calls)
-            for name in ("tokens_in", "tokens_out")
-        )
-        spent = JournaledCalls(len(calls), tokens_in, tokens_out)
-    dropped = {} if max_demo_tokens is None else {"demos_dropped": demos.dropped}
-    recipe["settings"] |= {"demos": demos.left, **dropped}
-    program = compiled_no_more(made)
-    theirs = {own.name: own.lm for own in lms_of(student)}
-    for own in lms_of(program):  # its own models were journaled, and the journal is closed
-        own.put(theirs.get(own.name))
+            made, before, after, demos = _compiled(context, optimiser, work, valid, progress)
+        spent = JournaledCalls.of(journal)
+    recipe["settings"]["demos"] = demos.left
+    if max_demo_tokens is not None:
+        recipe["settings"]["demos_dropped"] = demos.dropped
+    program = _with_own_lms(made, student)
+    if beside is not None:
+        name, scores = beside
+        order = [scores(*each) for each in zip(valid, after.predictions, strict=True)]
+        recipe["beside"] = Gain.of(name, order, after.values, settings.seed)
+    digests = [question_digest(question_in(example)) for example in (*train, *valid)]
     program.compiled_by = ProgramRecipe(
         **recipe,
-        before=before,
-        after=after,
-        trained_on=tuple(
-            dict.fromkeys(
-                [*(question_digest(question_in(each)) for each in [*train, *valid]), *earlier]
-            )
-        ),
+        **_gained(before, after, measure, settings.seed),
+        trained_on=tuple(dict.fromkeys([*digests, *earlier])),
         versions={package: version(package) for package in ("blendfilter", "dspy")},
         note=note,
-        paired=paired,
-        outcome=outcome_of(before, after, paired),
+        kind=kind_of_model(judge or context.model),
     )
     return Compiled(program, program.compiled_by, spent)
+
+
+def _recipe(
+    student: dspy.Module, work: OptimiserWork, lm: ConnectedLM, judge: ConnectedLM | None
+) -> dict[str, Any]:
+    """What the recipe says of the module, the models and the optimiser before the work."""
+    metric, limit = work.metric, work.settings.max_demo_tokens
+    weights = getattr(metric, "weights", None)
+    settings = {
+        **work.settings.shaping(),
+        "metric": weights() if weights else getattr(metric, "__name__", type(metric).__name__),
+        **reply_tokens_of(student),
+    }
+    if limit is not None:
+        settings |= {"max_demo_tokens": limit, "tokeniser": tokeniser_for(lm).name}
+    if judge is not None:
+        settings |= {"filter_lm": judge.name}
+    return {
+        "module": kind_of(student),
+        "fields": fields_of(student),
+        "templates": templates_of(student),
+        "worded": worded_of(student),
+        "optimizer": work.settings.optimizer,
+        "settings": settings,
+        "lm": lm.name,
+        "teacher": work.teacher.name,
+        "seed": work.settings.seed,
+    }
+
+
+def _data(name: str, examples: Sequence[dspy.Example]) -> dict[str, Any]:
+    """A set of examples in a recipe; nothing where it is empty."""
+    return {name: fingerprint(examples), f"n_{name}": len(examples)} if examples else {}
+
+
+def _gained(before: Scored, after: Scored, measure: str, seed: int) -> dict[str, Any]:
+    """What the recipe says of the scores before and after."""
+    paired = PairedScores.of(before.values, after.values)
+    return {
+        "before": before.mean,
+        "after": after.mean,
+        "paired": paired,
+        "outcome": outcome_of(before.mean, after.mean, paired),
+        "gain": Gain.of(measure or "score", before.values, after.values, seed),
+    }
+
+
+def _with_own_lms(program: dspy.Module, student: dspy.Module) -> dspy.Module:
+    """`program` with the student's own models: those of the work were journaled, and its journal is closed."""
+    theirs = {own.name: own.lm for own in lms_of(student)}
+    for own in lms_of(program):
+        own.put(theirs.get(own.name))
+    return compiled_no_more(program)
 
 
 def _compiled(
@@ -269,9 +298,8 @@ def _compiled(
     optimiser: Optimiser,
     work: OptimiserWork,
     valid: Sequence[dspy.Example],
-    max_demo_tokens: int | None,
     progress: ProgressCallback,
-) -> tuple[dspy.Module, HeldOutScore, HeldOutScore, PairedScores, DemoCount]:
+) -> tuple[dspy.Module, Scored, Scored, DemoCount]:
     """Score, optimise, score again, while `context` is open. Raises: what ended it."""
     watch = CompilationWatch(type(work.student))
     lm, teacher = (
@@ -288,7 +316,7 @@ def _compiled(
     try:
         with quiet(), dspy.context(lm=lm, callbacks=callbacks, trace=[]):
             counted.begin(BEFORE, len(valid))
-            before, each_before = score(work.student, valid, counted, work.threads)
+            before = score(work.student, valid, counted, work.threads)
             counted.begin(OPTIMISING, None)
             try:
                 program = optimiser(work)
@@ -301,10 +329,10 @@ def _compiled(
             finally:
                 watch.check()  # what ended the work comes before what came of it
             keep_own_fields(program)
-            demos = hold_to(program, max_demo_tokens, tokeniser_for(context.model))
+            tokeniser = tokeniser_for(context.model)
+            demos = hold_to(program, work.settings.max_demo_tokens, tokeniser)
             counted.begin(AFTER, len(valid))
-            after, each_after = score(program, valid, counted, work.threads)
-            return program, before, after, PairedScores.of(each_before, each_after), demos
+            return program, before, score(program, valid, counted, work.threads), demos
     except CompilationStopped as stopped:
         _let_finish(context.gate)
         ended = stopped.error

@@ -18,8 +18,10 @@ from typing import Any
 import dspy
 
 from blendfilter.compiling.programs import question_in
+from blendfilter.compiling.silver import overlap
 from blendfilter.errors import EmptyData, check_count
 from blendfilter.filters.cdit import Rule, rules_of
+from blendfilter.oracles.measures import strinc
 from blendfilter.records import Passage, Question
 from blendfilter.retrieval.base import Retriever
 from blendfilter.tasks.base import Questions
@@ -86,9 +88,9 @@ def consistency_examples(
 def _pairs(
     question: Question, rules: list[str], passages: Sequence[Passage], negatives: int, seed: int
 ) -> list[dspy.Example]:
-    titles = {folded(title) for title in question.gold_titles}
-    gold = [passage for passage in passages if folded(passage.title) in titles]
-    others = [passage for passage in passages if folded(passage.title) not in titles]
+    is_gold = [_answers(question, passage) for passage in passages]
+    gold = [passage for passage, right in zip(passages, is_gold, strict=True) if right]
+    others = [passage for passage, right in zip(passages, is_gold, strict=True) if not right]
     draw = random.Random(f"{seed} {question.id}")
     many = min(negatives, len(gold), len(others))
     chosen = [
@@ -107,6 +109,81 @@ def _pairs(
         ).with_inputs("question", "passages")
         for each, consistent in chosen
     ]
+
+
+def _answers(question: Question, passage: Passage) -> bool:
+    """Whether a passage is gold: by its title; where the question names none, by an answer that stands in it."""
+    if question.gold_titles:
+        return folded(passage.title) in {folded(title) for title in question.gold_titles}
+    return bool(strinc(passage.line, question.golden_answers))
+
+
+def relevance_examples(
+    questions: Questions, retriever: Retriever, *, k: int = 5, seed: int = 0
+) -> list[dspy.Example]:
+    """Examples for filters that name passages: `k` passages of each question, shuffled, and which of them are gold.
+
+    Shuffled by question and seed, because a filter that reads passages in their ranked order learns to keep the first.
+    `chosen` are the positions of gold passages, `ranked` the positions in the retriever's order. Questions of which
+    every passage is gold, or none, are left out.
+
+    Raises:
+        EmptyData: no question is left.
+    """
+    found = retriever.search([question.question for question in questions], k)
+    made = []
+    for question, hits in zip(questions, found, strict=True):
+        passages = list(hits)
+        random.Random(f"{seed} {question.id}").shuffle(passages)
+        chosen = [at for at, each in enumerate(passages) if _answers(question, each)]
+        if not 0 < len(chosen) < len(passages):
+            continue
+        example = dspy.Example(
+            id=question.id,
+            question=question.question,
+            passages=passages,
+            chosen=chosen,
+            ranked=[passages.index(hit) for hit in hits],
+        )
+        made.append(example.with_inputs("question", "passages"))
+    if not made:
+        raise EmptyData(
+            f"no question of {questions.source} has both a gold passage and another one among {k}: take questions that "
+            "name gold passages, name the corpus that these are of (corpus=, index=), or look deeper (-k)"
+        )
+    return made
+
+
+def relevance(
+    example: Any,
+    prediction: Any,
+    trace: Any = None,
+    pred_name: Any = None,
+    pred_trace: Any = None,
+) -> float | bool | dspy.Prediction:
+    """The F1 of the passages kept against the gold ones; for a predictor, with feedback."""
+    kept, gold = set(_places(example, prediction)), set(example.chosen)
+    score = overlap(kept, gold)
+    if pred_name is None and trace is None:
+        return score
+    if pred_name is None:
+        # what was read on the second request only is no demonstration of the first
+        return kept == gold and prediction.status == "ids" and not prediction.flags
+    lines = [f"F1 of the passages kept: {score:.2f} of 1."]
+    for name, numbers in (("Missed", gold - kept), ("Superfluous", kept - gold)):
+        lines += [f"{name}: {at} ('{example.passages[at].line}')." for at in sorted(numbers)]
+    return dspy.Prediction(score=score, feedback=" ".join(lines))
+
+
+def relevance_of_order(example: Any, prediction: Any) -> float:
+    """What the retriever's first passages would score, as many as `prediction` kept."""
+    kept = _places(example, prediction) if prediction else []
+    return overlap({*example.ranked[: len(kept)]}, {*example.chosen})
+
+
+def _places(example: Any, prediction: Any) -> list[int]:
+    ids = [passage.id for passage in example.passages]
+    return [ids.index(passage.id) for passage in prediction.kept]
 
 
 def consistency(

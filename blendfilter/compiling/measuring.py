@@ -17,7 +17,7 @@ import math
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import dspy
 
@@ -226,10 +226,18 @@ def _number(value: Any) -> float:
     return float(number)
 
 
+class Scored(NamedTuple):
+    """A mean score, each question's, and each prediction (empty where there is none)."""
+
+    mean: HeldOutScore
+    values: list[float]
+    predictions: list[dspy.Prediction]
+
+
 def score(
     program: dspy.Module, examples: Sequence[dspy.Example], metric: CountedMetric, threads: int
-) -> tuple[HeldOutScore, list[float]]:
-    """The mean score of `program` on `examples`, and each one's. Raises `BadArgument` where it fails on all of them."""
+) -> Scored:
+    """`program` on `examples`. Raises `BadArgument` where it fails on all of them."""
     metric.watch.failed.clear()
     result = dspy.Evaluate(
         devset=list(examples),
@@ -249,4 +257,5 @@ def score(
             f"{type(program).__name__} fails on every question ({why}): mend it first"
         ).quoting(quoted)
     values = [_number(value) for *_, value in result.results]
-    return HeldOutScore(round(sum(values) / len(values), 6), len(values), failed), values
+    mean = HeldOutScore(round(sum(values) / len(values), 6), len(values), failed)
+    return Scored(mean, values, [prediction for _, prediction, _ in result.results])

@@ -1,14 +1,18 @@
 """DSPy's optimisers by name, each made so that the same journal gives the same program.
 
-LabeledFewShot, BootstrapFewShot (Khattab et al. 2023, "DSPy", https://arxiv.org/abs/2310.03714), MIPROv2 (Opsahl-Ong
-et al. 2024, https://arxiv.org/abs/2406.11695) and GEPA (Agrawal et al. 2025, https://arxiv.org/abs/2507.19457), as
-DSPy has them.
+LabeledFewShot, BootstrapFewShot and its random search (Khattab et al. 2023, "DSPy", https://arxiv.org/abs/2310.03714),
+MIPROv2 (Opsahl-Ong et al. 2024, https://arxiv.org/abs/2406.11695) and GEPA (Agrawal et al. 2025,
+https://arxiv.org/abs/2507.19457), as DSPy has them.
 
 What the result could depend on beside the journal, and what is done about it: the order of the examples (shuffled by
 the seed), random choices (every optimiser is given the seed), the order in which threads end (DSPy sums in the order of
 the examples), checkpoints of a killed session (GEPA is given no folder: the journal is its memory). Which equal texts
 are one object, and how a process hashes names, matters to a user's own call too: `blendfilter.lm.journaled` settles it.
-MIPROv2 and GEPA choose among candidates by half of the training set, so the held-back set stays unseen.
+The random search, MIPROv2 and GEPA choose among candidates by half of the training set, so the held-back set stays
+unseen. With a pool, demonstrations are the pool's, and they choose by the whole training set.
+
+KNNFewShot is not here: it picks demonstrations for every question anew, which no saved program holds, and a prompt that
+begins otherwise each time is read from its start each time.
 
 DSPy hands predictors whole training rows, gold answers and passages included. A demonstration has its predictor's own
 fields and no others, and no more tokens than allowed: what a predictor has no field for would only be carried along,
@@ -17,115 +21,135 @@ and what lacks one of its fields would be left out of every prompt.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import dspy
 
+from blendfilter.asking import demonstrations
+from blendfilter.compiling.settings import SearchSettings
 from blendfilter.errors import BadArgument, UnknownName
 from blendfilter.extras import needed
 from blendfilter.filters.filco import unquoted
 from blendfilter.filters.ids import read_ids
 from blendfilter.lm.model import ConnectedLM
 from blendfilter.lm.tokenisers import TokenCounter
-from blendfilter.prompting import OPTIONAL_FIELDS
+from blendfilter.prompting import field_names
 
 
 @dataclass(frozen=True)
 class OptimiserWork:
-    """What an optimiser is given, `train` in the order of the seed, and how far it goes (see `compile_program`)."""
+    """What an optimiser is given, `train` and `pool` in the order of the seed."""
 
     student: dspy.Module
     train: Sequence[dspy.Example]
     metric: Callable[..., Any]
     teacher: ConnectedLM
-    seed: int
-    demos: int
-    candidates: int
-    trials: int
-    metric_calls: int | None
+    settings: SearchSettings
     threads: int
-
-    def halves(self) -> tuple[list[dspy.Example], list[dspy.Example]]:
-        """What candidates are made from, and what chooses among them."""
-        cut = max(1, round(len(self.train) / 2))
-        return list(self.train[:cut]), list(self.train[cut:])
+    pool: Sequence[dspy.Example] = ()
 
     @property
-    def labelled(self) -> int:
-        """Labelled demonstrations a predictor may get: none where no row fills any predictor's fields."""
-        return self.demos if fits_any(self.train, self.student) else 0
+    def halves(self) -> tuple[Sequence[dspy.Example], Sequence[dspy.Example]]:
+        """What candidates are made from, and what chooses among them."""
+        cut = max(1, round(len(self.train) / 2))
+        return (self.pool, self.train) if self.pool else (self.train[:cut], self.train[cut:])
+
+    @property
+    def labelled_rows(self) -> list[dspy.Example]:
+        """Rows that fill some predictor's fields; one predictor's may lack another's."""
+        predictors = self.student.predictors()
+        return [
+            row
+            for row in self.pool or self.train
+            if any(complete(row, predictor) for predictor in predictors)
+        ]
+
+    @property
+    def bootstrapping(self) -> dict[str, Any]:
+        """Arguments that bootstrapping optimisers share; no labelled demonstrations where no row fills a predictor."""
+        demos = self.settings.max_demos
+        return {
+            "metric": self.metric,
+            "teacher_settings": {"lm": self.teacher},
+            "max_bootstrapped_demos": demos,
+            "max_labeled_demos": demos if self.labelled_rows else 0,
+        }
+
+    def teaching(self, rows: Sequence[dspy.Example]) -> list[dspy.Example]:
+        """`rows` but those whose output is given as None: of these no demonstration is made."""
+        outputs = {
+            name for each in self.student.predictors() for name in each.signature.output_fields
+        }
+        return [row for row in rows if not any(row.get(name, "") is None for name in outputs)]
 
 
 def labeled(work: OptimiserWork) -> dspy.Module:
     """Rows of the training set as demonstrations, as they are."""
-    # One predictor's rows may lack another's fields; those that fill none would take a place for nothing.
-    rows = [row for row in work.train if fits_any([row], work.student)]
-    return _labelled_kept(
-        work, dspy.LabeledFewShot(k=work.demos).compile(work.student, trainset=rows)
-    )
+    optimiser = dspy.LabeledFewShot(k=work.settings.max_demos)
+    return _labelled_kept(work, optimiser.compile(work.student, trainset=work.labelled_rows))
 
 
 def bootstrap(work: OptimiserWork) -> dspy.Module:
     """Answers of the teacher that the metric accepts, as demonstrations of all the predictors on the way."""
-    optimiser = dspy.BootstrapFewShot(
-        metric=work.metric,
-        teacher_settings={"lm": work.teacher},
-        max_bootstrapped_demos=work.demos,
-        max_labeled_demos=work.labelled,
-        max_errors=len(work.train) + 1,
-    )
-    if not (rows := _teaching(work.train, work.student)):
+    rows = work.pool or work.train
+    optimiser = dspy.BootstrapFewShot(**work.bootstrapping, max_errors=len(rows) + 1)
+    if not (rows := work.teaching(rows)):
         return work.student.deepcopy()
     return _labelled_kept(work, optimiser.compile(work.student, trainset=rows))
 
 
+def search(work: OptimiserWork) -> dspy.Module:
+    """Sets of demonstrations drawn at random, labelled and bootstrapped: that which answers best."""
+    teaching, chooses = work.halves
+    optimiser = dspy.BootstrapFewShotWithRandomSearch(
+        **work.bootstrapping,
+        num_candidate_programs=work.settings.candidates,
+        num_threads=work.threads,
+        max_errors=len(teaching) + len(chooses) + 1,
+    )
+    rows = work.teaching(teaching) or teaching
+    compiled = optimiser.compile(work.student, trainset=rows, valset=chooses)
+    compiled.candidate_programs = []  # every set that was tried
+    return _labelled_kept(work, compiled)
+
+
 def mipro(work: OptimiserWork) -> dspy.Module:
     """Instructions that a model proposes and bootstrapped demonstrations, searched together."""
-    train, chooses = work.halves()
-    train = _teaching(train, work.student) or train
+    train, chooses = work.halves
     optimiser = dspy.MIPROv2(
-        metric=work.metric,
+        **work.bootstrapping,
         prompt_model=work.teacher,
-        teacher_settings={"lm": work.teacher},
         auto=None,
-        num_candidates=work.candidates,
-        max_bootstrapped_demos=work.demos,
-        max_labeled_demos=work.labelled,
+        num_candidates=work.settings.candidates,
         num_threads=work.threads,
         max_errors=10 * len(work.train),
-        seed=work.seed,
+        seed=work.settings.seed,
         track_stats=False,
     )
     return optimiser.compile(
-        work.student, trainset=train, valset=chooses, num_trials=work.trials, minibatch=False
+        work.student,
+        trainset=work.teaching(train) or train,
+        valset=chooses,
+        num_trials=work.settings.trials,
+        minibatch=False,
     )
 
 
 def gepa(work: OptimiserWork) -> dspy.Module:
     """Instructions that a model rewrites by reflecting on what went wrong."""
-    train, chooses = work.halves()
+    train, chooses = work.halves
     optimiser = dspy.GEPA(
         metric=work.metric,
-        max_metric_calls=work.metric_calls or 12 * len(chooses) + 40,
+        max_metric_calls=work.settings.metric_calls or 12 * len(chooses) + 40,
         # Reflection draws new instructions; greedy, the same failures would give the same ones.
         reflection_lm=work.teacher.copy(temperature=1.0),
         num_threads=work.threads,
-        seed=work.seed,
+        seed=work.settings.seed,
         warn_on_score_mismatch=False,
     )
     return optimiser.compile(work.student, trainset=train, valset=chooses)
-
-
-def _teaching(rows: Sequence[dspy.Example], student: dspy.Module) -> list[dspy.Example]:
-    """`rows` but those whose output is given as None: of these no demonstration is made."""
-    outputs = {
-        name for _, each in student.named_predictors() for name in each.signature.output_fields
-    }
-    return [
-        row for row in rows if not any(name in row and row[name] is None for name in outputs)
-    ]
 
 
 def _labelled_kept(work: OptimiserWork, compiled: dspy.Module) -> dspy.Module:
@@ -141,27 +165,27 @@ Optimiser = Callable[[OptimiserWork], dspy.Module]
 OPTIMIZERS: Mapping[str, Optimiser] = {
     "labeled": labeled,
     "bootstrap": bootstrap,
+    "search": search,
     "mipro": mipro,
     "gepa": gepa,
 }
-_SEARCHES = {"mipro": "optuna", "gepa": "gepa"}
-"""Optimisers that choose among candidates, and the package that each needs."""
+_SEARCHES = {"search": None, "mipro": "optuna", "gepa": "gepa"}
+"""Optimisers that choose among candidates, and the package that each needs beside DSPy."""
 
 
-def optimiser_called(
-    name: str, student: dspy.Module, train: Sequence[dspy.Example]
-) -> Optimiser:
-    """The optimiser of that name. Raises where it is missing or could change nothing."""
+def optimiser_for(work: OptimiserWork) -> Optimiser:
+    """The optimiser that the settings name. Raises where it is missing or could change nothing."""
+    name = work.settings.optimizer
     if name not in OPTIMIZERS:
         raise UnknownName.of("optimiser", name, OPTIMIZERS)
-    if name in _SEARCHES:
-        needed(_SEARCHES[name], "compile", f"the optimiser {name}")
-        if len(train) < 2:
-            raise BadArgument(f"{name} wants two training examples or more: give it more")
-    if name == "labeled" and not fits_any(train, student):
+    if package := _SEARCHES.get(name):
+        needed(package, "compile", f"the optimiser {name}")
+    if name in _SEARCHES and len(work.train) < 2:
+        raise BadArgument(f"{name} wants two training examples or more: give it more")
+    if name == "labeled" and not work.labelled_rows:
         raise BadArgument(
-            f"labeled can do nothing for {type(student).__name__}: no training row fills the fields of a predictor of "
-            "its; use bootstrap, which lets a model fill them"
+            f"labeled can do nothing for {type(work.student).__name__}: no training row fills the fields of a "
+            "predictor of its; use bootstrap, which lets a model fill them"
         )
     return OPTIMIZERS[name]
 
@@ -178,32 +202,20 @@ class DemoCount(NamedTuple):
 
 def complete(row: Mapping[str, Any], predictor: dspy.Predict) -> bool:
     """Whether a row fills a predictor's fields; an empty list fills none."""
-    inputs = [name for name in predictor.signature.input_fields if name not in OPTIONAL_FIELDS]
-    return all(
-        row.get(name) not in (None, [])
-        for name in [*inputs, *predictor.signature.output_fields]
-    )
-
-
-def fits_any(rows: Iterable[Mapping[str, Any]], module: dspy.Module) -> bool:
-    """Whether some row fills some predictor's fields."""
-    predictors = [each for _, each in module.named_predictors()]
-    return any(complete(row, predictor) for row in rows for predictor in predictors)
+    return all(row.get(name) not in (None, []) for name in field_names(predictor.signature))
 
 
 def reduced(row: Mapping[str, Any], predictor: dspy.Predict) -> dspy.Example:
     """A row's fields that `predictor` has, in its order; `augmented` (a model filled them) is kept."""
-    inputs = list(predictor.signature.input_fields)
-    names = [*inputs, *predictor.signature.output_fields]
-    marked = {"augmented": True} if row.get("augmented") else {}
-    return dspy.Example(
-        **marked, **{name: row[name] for name in names if name in row}
-    ).with_inputs(*inputs)
+    (demo,) = demonstrations(predictor, [row])
+    if row.get("augmented"):
+        demo.augmented = True
+    return demo
 
 
 def keep_own_fields(module: dspy.Module) -> None:
     """Reduce every predictor's demonstrations, and leave out those that do not fill its fields, or show no ids."""
-    for _, predictor in module.named_predictors():
+    for predictor in module.predictors():
         own = (
             reduced(demo, predictor) for demo in predictor.demos if complete(demo, predictor)
         )
@@ -236,11 +248,13 @@ def hold_to(module: dspy.Module, limit: int | None, tokeniser: TokenCounter) -> 
         return tokeniser.count("\n".join(map(str, lines)))
 
     dropped = left = 0
-    for _, predictor in module.named_predictors():
-        sized = [(tokens_of(demo), place, demo) for place, demo in enumerate(predictor.demos)]
-        while limit is not None and sized and sum(size for size, *_ in sized) > limit:
-            sized.remove(max(sized, key=lambda each: each[:2]))
+    for predictor in module.predictors():
+        demos = [*predictor.demos]
+        sizes = [tokens_of(demo) for demo in demos]
+        while limit is not None and sum(sizes) > limit:
+            longest = max(range(len(sizes)), key=lambda at: (sizes[at], at))
+            del sizes[longest], demos[longest]
             dropped += 1
-        predictor.demos = [demo for *_, demo in sized]
-        left += len(sized)
+        predictor.demos = demos
+        left += len(demos)
     return DemoCount(dropped, left)

@@ -12,10 +12,10 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import dspy
@@ -26,10 +26,12 @@ from blendfilter.dspy_surface import dependency_versions
 from blendfilter.errors import BadArgument, BadData, BlendFilterError, MissingFile
 from blendfilter.files import json_line, path_of, read_whole, write_whole
 from blendfilter.filters.cdit import Judge
+from blendfilter.shipped import shipped_names, shipped_path
+from blendfilter.statistics import ALPHA, mcnemar_p, paired_bootstrap
 
 FORMAT = 1
-ALPHA = 0.05
-"""A gain whose p is below it is sure."""
+SHIPPED_N = 200
+"""Questions held back at the least where a program ships with the package."""
 _AGAIN = "compile it again (blendfilter compile)"
 
 
@@ -61,12 +63,9 @@ class PairedScores:
         PairedScores(difference=0.1875, better=1, worse=1)
         """
         differences = [new - old for old, new in zip(before, after, strict=True)]
-        mean = sum(differences) / len(differences)
-        return cls(
-            round(mean, 6),
-            sum(difference > 0 for difference in differences),
-            sum(difference < 0 for difference in differences),
-        )
+        rose = sum(difference > 0 for difference in differences)
+        fell = sum(difference < 0 for difference in differences)
+        return cls(round(fmean(differences), 6), rose, fell)
 
     @property
     def p(self) -> float:
@@ -75,10 +74,33 @@ class PairedScores:
         >>> PairedScores(0.2, better=5, worse=0).p, PairedScores(0.2, better=6, worse=0).p
         (0.0625, 0.03125)
         """
-        changed, fewer = self.better + self.worse, min(self.better, self.worse)
-        return min(
-            1.0, 2 * sum(math.comb(changed, k) for k in range(fewer + 1)) / (1 << changed)
-        )
+        return mcnemar_p(self.worse, self.better)
+
+
+@dataclass(frozen=True)
+class Gain:
+    """A paired difference in `metric` over `n` questions held back, `after` less `before`, with its 95 % interval."""
+
+    metric: str
+    n: int
+    before: float
+    after: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(
+        cls, metric: str, before: Sequence[float], after: Sequence[float], seed: int
+    ) -> Gain:
+        """That of two lists of scores, question by question: percentile bootstrap."""
+        test = paired_bootstrap(before, after, seed=seed)
+        figures = (fmean(before), fmean(after), test.low, test.high)
+        return cls(metric, len(before), *(round(figure, 6) for figure in figures))
+
+    @property
+    def ships(self) -> bool:
+        """Whether the package would ship a program for it: 200 questions or more, and an interval above 0."""
+        return self.n >= SHIPPED_N and self.low > 0
 
 
 @dataclass(frozen=True)
@@ -107,6 +129,10 @@ class ProgramRecipe:
     note: str = ""
     paired: PairedScores | None = None  # None in programs of earlier versions
     outcome: str = ""  # what `before`, `after` and `paired` come to, in words
+    kind: str = ""  # of the model that it was compiled for (`blendfilter.shipped`)
+    gain: Gain | None = None
+    # the program (`after`) beside a selection without a model (`before`): BM25's first, as many as the program kept
+    beside: Gain | None = None
     format: int = FORMAT
 
 
@@ -238,12 +264,15 @@ def check_place(path: str | Path) -> Path:
 def load_program(module: dspy.Module, path: str | Path) -> ProgramRecipe:
     """Load the program at `path` into `module`, or into the one part of it that it was compiled for.
 
-    A filter's program goes into a method with such a filter.
+    A filter's program goes into a method with such a filter. `path` may be the name of a program that ships with the
+    package (`nq/filco.small`).
 
     Raises:
         MissingFile: there is no such file. BadData: it is no program, or was compiled for another kind of module, for
             other predictors or fields, for other templates, under other rules, or in another task's wording.
     """
+    if str(path) in shipped_names():
+        path = shipped_path(str(path))
     state, recipe = read_program(path)
     part = _part_for(module, recipe, path)
     _check_recipe(part, recipe, path)
@@ -267,8 +296,8 @@ def read_program(path: str | Path) -> tuple[dict[str, Any], ProgramRecipe]:
         recipe = content.pop("metadata", {}).get("recipe")
     except MissingFile:
         raise MissingFile(
-            f"no program at {path}: the package brings none, only the tasks' wordings, which are used without being "
-            "named; check the path, or make one (blendfilter compile)"
+            f"no program at {path}: check the path, make one (blendfilter compile), or name one that ships "
+            f"({', '.join(shipped_names()) or 'there is none'})"
         ) from None
     # another kind of value among the last ones
     except (OSError, ValueError, RecursionError, AttributeError, TypeError) as error:

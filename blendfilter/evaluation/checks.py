@@ -10,9 +10,15 @@ from typing import Any
 
 import dspy
 
-from blendfilter.compiling.programs import recipes_in
+from blendfilter.asking import kind_of_model
+from blendfilter.compiling.programs import ProgramRecipe, recipes_in
 from blendfilter.errors import BadArgument, EmptyData, Leak
-from blendfilter.evaluation.run_settings import asked_by, parameters_of, retrievers_of
+from blendfilter.evaluation.run_settings import (
+    asked_by,
+    parameters_of,
+    retrievers_of,
+    shipped_in,
+)
 from blendfilter.filters.written import GENERATOR, WrittenFilter, recipe_in, recipe_of_answerer
 from blendfilter.lm.checkpoints import Checkpoint, trained_on
 from blendfilter.lm.model import ConnectedLM
@@ -21,6 +27,7 @@ from blendfilter.prompting import questions_of
 from blendfilter.retrieval.base import Retriever
 from blendfilter.retrieval.stored import Stored
 from blendfilter.run_context import connected_lms
+from blendfilter.shipped import ShippedProgram, shipped_path
 from blendfilter.tasks.base import Questions
 from blendfilter.text import folded, normalize_answer, question_digest
 
@@ -69,6 +76,10 @@ def learned(
     # what it was compiled on, and what chose among its candidates
     for recipe in recipes_in(method):
         yield f"the program of {recipe.module} was compiled on", set(recipe.trained_on)
+    models = list(models)
+    for name in shipped_in(method, models) if models else ():
+        known = ShippedProgram.at(shipped_path(name)).recipe["trained_on"]
+        yield f"the program {name}, which ships with the package, was compiled on", set(known)
     for lm in (*models, *connected_lms(method).values()):
         checkpoint = getattr(lm.inner, "checkpoint", None)
         if isinstance(checkpoint, Checkpoint):
@@ -76,6 +87,20 @@ def learned(
     for _, part in method.named_sub_modules(WrittenFilter):
         if part.folder is not None and part.folder.is_dir():
             yield f"{part.folder.name} was trained on", trained_on(part.folder)
+
+
+def other_kinds(method: dspy.Module, lm: ConnectedLM) -> Iterator[str]:
+    """A line for each program in the method that was compiled for another kind of model than the one that it asks."""
+    for _, part in method.named_sub_modules():
+        recipe = getattr(part, "compiled_by", None)
+        if not isinstance(recipe, ProgramRecipe) or not recipe.kind:
+            continue
+        own = next((predictor.lm for predictor in part.predictors()), None) or lm
+        if (kind := kind_of_model(own)) != recipe.kind:
+            yield (
+                f"the program of {recipe.module} was compiled for a {recipe.kind} model ({recipe.lm}), and {own.model} "
+                f"is a {kind} one: compile another, or leave it out"
+            )
 
 
 def check_reader(method: dspy.Module, lm: ConnectedLM) -> None:
@@ -86,6 +111,8 @@ def check_reader(method: dspy.Module, lm: ConnectedLM) -> None:
 
     Raises: BadArgument; BadData: its recipe cannot be read.
     """
+    for line in other_kinds(method, lm):
+        warnings.warn(line, stacklevel=1)
     if not isinstance(method, Method):
         return
     for line in other_readers(method, lm):

@@ -608,6 +608,7 @@ def signature(
         **named,
         "prompts": method.get("prompts"),
         "program": method["program"],
+        "shipped": "+".join(method.get("shipped", ())),
         **{
             f"{name}-training-seed": str(seed)
             for name, seed in settings.get("seeds", {}).items()

@@ -6,7 +6,7 @@ import functools
 import inspect
 import platform
 import re
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from importlib.metadata import version
 from operator import itemgetter
 from pathlib import PurePath
@@ -61,6 +61,7 @@ def settings_of(
     own_metrics = {
         name: digest(_made_of(each))[:12] for name, each in questions.task.functions.items()
     }
+    shipped = shipped_in(method, [lm, filter_lm or lm])
     retrievers, searched = [], []
     for index in retrievers_of(method):
         info = index.info()  # one behind an address is the same index
@@ -83,6 +84,7 @@ def settings_of(
             "program": program_digest(method),
             **reply_tokens_of(method),
             **prompts_of(method),
+            **({"shipped": shipped} if shipped else {}),
             **({"code": code} if code else {}),
         },
         "lm": _model(lm)
@@ -262,6 +264,19 @@ def program_digest(method: dspy.Module) -> str:
     return digest(state, templates, *([unusual] if unusual else []), *([raw] if raw else []))[
         :12
     ]
+
+
+def shipped_in(method: dspy.Module, models: Sequence[dspy.BaseLM]) -> dict[str, str]:
+    """The programs that ship with the package and that a run asks by, each with a digest of what it shows.
+
+    `models` are that of the run, and the last one answers the calls of filters.
+    """
+    used: dict[str, dict[str, Any]] = {}
+    for place, ask in asked_by(method).items():
+        if (step := ask.shipped_for(ask.lm or models[-1])) is not None:
+            shows = [step.instructions, *map(dict, step.demos)]
+            used.setdefault(step.program, {})[place.removesuffix(".again")] = shows
+    return {name: digest(used[name])[:12] for name in sorted(used)}
 
 
 def prompts_of(method: dspy.Module) -> dict[str, str]:

@@ -23,12 +23,13 @@ import anyio.to_thread
 import dspy
 
 from blendfilter import aio
-from blendfilter.asking import check_state
+from blendfilter.asking import Ask, check_state
 from blendfilter.context import CallNote, asker, noting, rejoined
 from blendfilter.dspy_surface import Shared
 from blendfilter.errors import BadArgument
 from blendfilter.records import Passage, WrittenText
 from blendfilter.retrieval.callables import as_passage
+from blendfilter.shipped import programs_for
 
 T = TypeVar("T")
 
@@ -115,8 +116,30 @@ class Filter(Bridged):
     writes_text = False
     """Whether it may keep `WrittenText`, which stands in none of the passages."""
 
+    def ship(self, name: str, task: str, program: str | None) -> None:
+        """Give its predictors the programs of filter `name` that ship (`blendfilter.shipped`), or the one named.
+
+        Raises: UnknownName.
+        """
+        programs = programs_for(name, task, program)
+        for path, predictor in self.named_predictors():
+            for kind, shipped in programs.items():
+                step = shipped.steps.get(path)
+                if (
+                    step
+                    and step.template
+                    == f"{predictor.template.name} {predictor.template.digest}"
+                ):
+                    predictor.shipped = {**predictor.shipped, kind: step}
+
     def prepare(self) -> None:
         """Load what it needs; what is missing is an error here, before any call is paid for."""
+
+
+def unship(module: dspy.Module) -> None:
+    """Ask by the prompts as they are, without programs that ship."""
+    for _, predictor in module.named_sub_modules(Ask):
+        predictor.shipped = {}
 
 
 def filter_predictors(method: dspy.Module) -> dict[str, dspy.Predict]:

@@ -507,36 +507,38 @@ def worked_examples(components: Sequence[str], *, json: bool = False) -> list[di
     >>> [each["verdict"] for each in worked_examples(["subject", "predicate", "object"])]
     ['True', 'False']
     """
-    examples = []
     file = resources.prompts() / "cdit/demos.json"
-    for row in loads(file.read_text(encoding="utf-8")):
-        if not {*components} <= row["compared"].keys():
-            return []
-        cells = {component: row["compared"][component] for component in components}
-        unlike = [component for component, (*_, found) in cells.items() if found == "unlike"]
-        reason = "No component that the rules name is unlike."
-        if unlike:
-            reason = row["reasons"][unlike[0]]
-        rows = [" | ".join([component, *cells[component]]) for component in components]
-        comparison = "\n".join([*rows, f"Reason: {reason}", f"Verdict: {not unlike}"])
-        if json:
-            sides = {
-                name: dict(zip(("question", "passage", "alike"), each, strict=True))
-                for name, each in cells.items()
-            }
-            comparison = dumps(
-                {"comparison": sides, "reason": reason, "verdict": not unlike},
-                ensure_ascii=False,
-            )
-        examples.append(
-            {
-                "passage": row["passage"],
-                "question": row["question"],
-                "verdict": str(not unlike),
-                "comparison": comparison,
-            }
+    rows = loads(file.read_text(encoding="utf-8"))
+    if any(not {*components} <= row["compared"].keys() for row in rows):
+        return []
+    return [worked_example(row, components, json=json) for row in rows]
+
+
+def worked_example(
+    row: Mapping[str, Any], components: Sequence[str], *, json: bool = False
+) -> dict[str, str]:
+    """One demonstration in these components, of a row with `passage`, `question`, `compared` and `reasons`."""
+    cells = {component: row["compared"][component] for component in components}
+    unlike = [component for component, (*_, found) in cells.items() if found == "unlike"]
+    reason = "No component that the rules name is unlike."
+    if unlike:
+        reason = row["reasons"][unlike[0]]
+    rows = [" | ".join([component, *cells[component]]) for component in components]
+    comparison = "\n".join([*rows, f"Reason: {reason}", f"Verdict: {not unlike}"])
+    if json:
+        sides = {
+            name: dict(zip(("question", "passage", "alike"), each, strict=True))
+            for name, each in cells.items()
+        }
+        comparison = dumps(
+            {"comparison": sides, "reason": reason, "verdict": not unlike}, ensure_ascii=False
         )
-    return examples
+    return {
+        "passage": row["passage"],
+        "question": row["question"],
+        "verdict": str(not unlike),
+        "comparison": comparison,
+    }
 
 
 def comparison_schema(components: Sequence[str]) -> dict[str, Any]:
@@ -560,7 +562,9 @@ _LONGEST_QUOTE = 200
 class CDITFilter(Filter):
     """Drops the passages that the judge finds inconsistent with the question; those accepted stay in rank order.
 
-    Args: as `Judge` takes them.
+    Args: as `Judge` takes them, and
+        program: the name of a program that ships, or `none`; None: that of the task and the model's kind, where one
+            does for this mode and these rules (`blendfilter.shipped`; without a task, popqa's).
 
     The result has `verdicts`, True, False or None for each passage; `status` is `kept 3 of 5`, with how many of them
     have no verdict, or `empty`; `reason` has a line a passage; `flags` sums those of `Judge`. Passages are judged side
@@ -576,6 +580,7 @@ class CDITFilter(Filter):
         wording: TaskWording | None = None,
         prompts: Prompts | str | None = None,
         adapter: dspy.Adapter | None = None,
+        program: str | None = None,
     ) -> None:
         super().__init__()
         self.judge = Judge(
@@ -586,6 +591,9 @@ class CDITFilter(Filter):
             prompts=prompts,
             adapter=adapter,
         )
+        if (mode, self.judge.rules) == ("word", (PHI1,)):
+            task = wording.task if wording is not None else ""
+            self.ship("cdit", task or "popqa", program)
 
     def arguments(self) -> dict[str, Any]:
         """The judge's settings."""

@@ -64,6 +64,8 @@ class FilCoFilter(Filter):
         offer_none: whether the prompt allows that nothing helps.
         json_schema: hold the reply to a JSON schema; None: where the model's profile says that its server can.
         wording: a task's instructions. prompts, adapter: see `blendfilter.asking.Ask`.
+        program: the name of a program that ships, or `none`; None: that of the task and the model's kind, where one
+            does (`blendfilter.shipped`; without a task, nq's).
 
     `status` is `ids`, `none`, `suspect` or `unparseable` (the last two: everything was kept), or `empty` where there
     was nothing to choose from; `chosen` are the positions of what was kept in `candidates_of(passages, unit)`; `flags`
@@ -79,6 +81,7 @@ class FilCoFilter(Filter):
         wording: TaskWording | None = None,
         prompts: Prompts | str | None = None,
         adapter: dspy.Adapter | None = None,
+        program: str | None = None,
     ) -> None:
         super().__init__()
         if unit not in get_args(Unit):
@@ -94,6 +97,8 @@ class FilCoFilter(Filter):
         self.ids_again = settings.predictor(
             "ids_again", Helpful, f"{template}_again", SHORT_TOKENS, stop=stop
         )
+        name = "filco" if unit == "sentence" else "filco-passage"
+        self.ship(name, settings.wording.task or "nq", program)
 
     def arguments(self) -> dict[str, Any]:
         """Its three switches."""

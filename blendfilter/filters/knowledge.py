@@ -111,6 +111,8 @@ class KnowledgeFilter(Filter):
         ask_topic: whether to ask for the topic, which the check sets aside (HotPotQA and 2Wiki; not on StrategyQA).
         json_schema: hold the ids reply to a JSON schema; None: where the model's profile says that its server can.
         wording: a task's instructions for these steps. prompts, adapter: see `blendfilter.asking.Ask`.
+        program: the name of a program that ships, or `none`; None: that of the task and the model's kind, where one
+            does (`blendfilter.shipped`; without a task, hotpotqa's).
 
     The result's `status` is `ids`, `none`, `suspect` or `unparseable` (the last two: the branch was kept whole, or with
     all that a judgement that was cut off did not reach), or `empty` where there was nothing to filter; `flags` counts
@@ -126,6 +128,7 @@ class KnowledgeFilter(Filter):
         wording: TaskWording | None = None,
         prompts: Prompts | str | None = None,
         adapter: dspy.Adapter | None = None,
+        program: str | None = None,
     ) -> None:
         super().__init__()
         self.offer_none = offer_none
@@ -138,6 +141,7 @@ class KnowledgeFilter(Filter):
         self.ids_again = settings.predictor(
             "ids_again", Ids, "blendfilter/ids_again", SHORT_TOKENS
         )
+        self.ship("knowledge", settings.wording.task or "hotpotqa", program)
 
     def arguments(self) -> dict[str, Any]:
         """Its three switches."""

@@ -173,17 +173,12 @@ class TestRefused:
         load_program(BlendFilter(sample_index(), task="strategyqa"), path)
 
 
-class TestShipped:
-    """No program ships that gained nothing, and so far none did: whoever names one is told."""
+class TestMissing:
+    """A program that is not there, and a file beside it that is none."""
 
-    def test_the_package_brings_wordings_alone(self) -> None:
-        assert {path.name for path in resources.programs().glob("*/*")} == {"default.json"}
-
-    def test_one_that_used_to_ship(self) -> None:
-        with pytest.raises(
-            MissingFile, match=r"no program at .*filco\.json: the package brings none, .*make one"
-        ) as error:
-            read_program(resources.programs() / "nq" / "filco.json")
+    def test_the_next_move_is_said(self) -> None:
+        with pytest.raises(MissingFile, match=r"no program at .*gone\.json: check the path, make one .*") as error:
+            read_program(resources.programs() / "nq" / "gone.json")
         assert "\n" not in str(error.value)
 
     def test_a_tasks_wording_is_no_program(self) -> None:
