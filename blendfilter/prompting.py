@@ -173,8 +173,8 @@ class Prompts(Shared):
 
     @staticmethod
     def of(prompts: Prompts | str | Path | None) -> Prompts:
-        """`prompts` themselves, those of a set or a folder, or (None, `ours`) the package's own."""
-        if prompts == OURS:
+        """`prompts` themselves, those of a set or a folder, or (None, empty, `ours`) the package's own."""
+        if prompts in (OURS, ""):  # --prompts "$UNSET" names no folder
             return own_prompts()
         if isinstance(prompts, Prompts):
             return prompts

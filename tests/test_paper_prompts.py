@@ -250,6 +250,7 @@ class TestTheSet:
     def test_it_is_named_by_a_word_wherever_prompts_are_taken(self) -> None:
         wanted = Prompts(PAPER)["blendfilter/check"].digest
         assert Prompts.of("ours") is own_prompts()
+        assert Prompts.of("") is own_prompts()
         for prompts in (PAPER, Prompts(PAPER)):
             assert BlendFilter(nothing, prompts=prompts).select.check.template.digest == wanted
         assert FilCoFilter(prompts=PAPER).helpful.template.of_set == PAPER

@@ -23,8 +23,9 @@ from blendfilter.compiling.compile import compile_program
 from blendfilter.compiling.pool import FilCoRow
 from blendfilter.compiling.programs import load_program, save_program
 from blendfilter.compiling.silver import silver_metric
-from blendfilter.errors import BlendFilterError, Leak, UnknownName
+from blendfilter.errors import BadArgument, BlendFilterError, Leak, UnknownName
 from blendfilter.filters.base import unship
+from blendfilter.filters.cdit import CDITFilter
 from blendfilter.filters.filco import FilCoFilter
 from blendfilter.lm.profiles import Profile
 from blendfilter.records import Passage
@@ -92,6 +93,14 @@ class TestWhichIsAsked:
         assert SHOWN in asked(FilCoFilter(wording=TaskWording.of("hotpotqa"), program="nq/filco.small"))
         with pytest.raises(UnknownName, match=r"no program 'nq/filco.smal'. Did you mean"):
             FilCoFilter(program="nq/filco.smal")
+
+    def test_one_that_fits_no_prompt_of_the_filter_is_refused(self) -> None:
+        with pytest.raises(BadArgument, match=r"nq/filco.small was compiled for another filter than filco-passage"):
+            FilCoFilter("passage", program="nq/filco.small")
+        with pytest.raises(BadArgument, match=r"for another filter than cdit"):
+            CDITFilter(program="nq/filco.small")
+        with pytest.raises(BadArgument, match=r"is for the mode word under the rule phi1"):
+            CDITFilter("components", program="nq/filco.small")
 
     def test_other_templates_and_sentences_of_another_unit_are_asked_as_they_are(self, tmp_path: Path) -> None:
         (tmp_path / "own/filco").mkdir(parents=True)

@@ -37,13 +37,13 @@ OWN = "own"
 Line = Annotated[str, Field(min_length=1)]
 
 
-class _Row(pydantic.BaseModel):
+class PoolRow(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
     question: Line
     kind: str = ""
 
 
-class FilCoRow(_Row):
+class FilCoRow(PoolRow):
     """A question, its passages, and the sentences that answer it, as they stand there."""
 
     knowledge: Annotated[list[Line], Field(min_length=1)]
@@ -83,7 +83,7 @@ class FilCoRow(_Row):
         return any(sentence in text for sentence in self.keep)
 
 
-class CDITRow(_Row):
+class CDITRow(PoolRow):
     """A question and a passage, compared in all components that our rules name."""
 
     passage: Line
@@ -113,7 +113,7 @@ class CDITRow(_Row):
         ).with_inputs("question", "passages")
 
 
-class KnowledgeRow(_Row):
+class KnowledgeRow(PoolRow):
     """A question, its passages, and which of them are relevant and why."""
 
     knowledge: Annotated[list[Line], Field(min_length=1)]

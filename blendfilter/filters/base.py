@@ -29,7 +29,7 @@ from blendfilter.dspy_surface import Shared
 from blendfilter.errors import BadArgument
 from blendfilter.records import Passage, WrittenText
 from blendfilter.retrieval.callables import as_passage
-from blendfilter.shipped import programs_for
+from blendfilter.shipped import NO_PROGRAM, programs_for
 
 T = TypeVar("T")
 
@@ -119,9 +119,10 @@ class Filter(Bridged):
     def ship(self, name: str, task: str, program: str | None) -> None:
         """Give its predictors the programs of filter `name` that ship (`blendfilter.shipped`), or the one named.
 
-        Raises: UnknownName.
+        Raises: UnknownName; BadArgument where the one named was compiled for another filter, or for other templates.
         """
         programs = programs_for(name, task, program)
+        fits = False
         for path, predictor in self.named_predictors():
             for kind, shipped in programs.items():
                 step = shipped.steps.get(path)
@@ -131,6 +132,12 @@ class Filter(Bridged):
                     == f"{predictor.template.name} {predictor.template.digest}"
                 ):
                     predictor.shipped = {**predictor.shipped, kind: step}
+                    fits = True
+        if program is not None and programs and not fits:
+            raise BadArgument(
+                f"the program {program} was compiled for another filter than {name}, or for other templates: name one "
+                f"of {name}'s, or '{NO_PROGRAM}'"
+            )
 
     def prepare(self) -> None:
         """Load what it needs; what is missing is an error here, before any call is paid for."""

@@ -59,6 +59,7 @@ from blendfilter.quoting import LONGEST_REPLY, own_lines, own_words
 from blendfilter.records import Passage, one_line
 from blendfilter.replies import true_or_false
 from blendfilter.retrieval.callables import as_passage, as_passages
+from blendfilter.shipped import NO_PROGRAM
 from blendfilter.text import shortened
 
 # --- rules ------------------------------------------------------------------------------------------------------------
@@ -594,6 +595,10 @@ class CDITFilter(Filter):
         if (mode, self.judge.rules) == ("word", (PHI1,)):
             task = wording.task if wording is not None else ""
             self.ship("cdit", task or "popqa", program)
+        elif program not in (None, NO_PROGRAM):
+            raise BadArgument(
+                f"the program {program} is for the mode word under the rule {PHI1.name}: leave it out, or ask so"
+            )
 
     def arguments(self) -> dict[str, Any]:
         """The judge's settings."""

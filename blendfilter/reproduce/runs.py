@@ -164,7 +164,7 @@ def runs_of(
 def notes_of(table: PaperTable, prompts: Prompts, runs: Sequence[TableRun]) -> list[str]:
     """How the rows are asked, and how the paper's prompts, demonstrations, readers and iterations differ."""
     lines = list[str]()
-    asked = list[tuple[int, str]]()
+    demonstrations = list[tuple[int, str]]()
     ours = set[str]()
     for run in runs:
         for ask in asked_by(run.method).values():
@@ -177,7 +177,7 @@ def notes_of(table: PaperTable, prompts: Prompts, runs: Sequence[TableRun]) -> l
             elif not template.of_set:
                 ours.add(template.name)
             if template.name in FEW_SHOT:
-                asked.append((len(ask.task_demos), run.task))
+                demonstrations.append((len(ask.task_demos), run.task))
         if iterations := getattr(run.method, "iterations", None):
             lines.append(
                 f"{run.row.label}: T = {iterations} iterations; the paper does not print its T"
@@ -196,7 +196,7 @@ def notes_of(table: PaperTable, prompts: Prompts, runs: Sequence[TableRun]) -> l
     papers = "the paper does not say how many it shows"
     if table.shots is not None:
         papers = f"the paper shows {table.shots or 'none, for its models are fine-tuned'}"
-    shots = grouped(asked)
+    shots = grouped(demonstrations)
     counts = [
         f"{number or 'none'}" + f" ({', '.join(tasks)})" * (len(shots) > 1)
         for number, tasks in shots.items()

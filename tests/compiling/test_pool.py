@@ -188,9 +188,16 @@ def compiled(pool: list[dspy.Example], run: Path, **how: Any) -> Compiled:
     examples = relevance_examples(load("hotpotqa", "sample", limit=24), sample_index(), k=4)
     given: dict[str, Any] = {"optimizer": "search", "candidates": 2, "max_demos": 2, "seed": 1, **how}
     return compile_program(
-        OneCallFilter(), examples[:6], valset=examples[6:10], pool=pool, run=run, lm="offline", metric=relevance,
-        beside=("the first", relevance_of_order), **given,
-    )  # fmt: skip
+        OneCallFilter(),
+        examples[:6],
+        valset=examples[6:10],
+        pool=pool,
+        run=run,
+        lm="offline",
+        metric=relevance,
+        beside=("the first", relevance_of_order),
+        **given,
+    )
 
 
 @pytest.mark.parametrize("optimizer", ["labeled", "bootstrap", "search"])
@@ -210,9 +217,25 @@ def test_a_program_shows_rows_of_the_pool_and_no_text_of_the_data(tmp_path: Path
 
 class TestCommand:
     SMALL = (
-        "--lm", "offline", "--train", 4, "--valid", 3, "--max-demos", 1, "--run", "run", "--out", "made.json",
-        "--optimizer", "labeled", "--data", "sample", "--limit", 30,
-    )  # fmt: skip
+        "--lm",
+        "offline",
+        "--train",
+        4,
+        "--valid",
+        3,
+        "--max-demos",
+        1,
+        "--run",
+        "run",
+        "--out",
+        "made.json",
+        "--optimizer",
+        "labeled",
+        "--data",
+        "sample",
+        "--limit",
+        30,
+    )
 
     @pytest.mark.parametrize(("what", "task"), [("filco", "nq"), ("cdit", "hotpotqa"), ("one-call", "hotpotqa")])
     def test_from_the_packages_own_pool(self, blendfilter: Command, what: str, task: str) -> None:
